@@ -108,7 +108,7 @@ newer: ## Runs tests on libfabric 2.5 and under MPICH 5 and Open MPI 5, which it
 
 slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it installs
 	@tools/install.sh slurm
-	cargo test --locked --package trihop-cli --test slurm -- --nocapture
+	.ci/test --test slurm -- --nocapture
 
 verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
 	@tools/install.sh verbs

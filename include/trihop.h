@@ -38,7 +38,7 @@ enum trihop_status_t
   TRIHOP_ERR_TOO_LARGE = 3,
   // A call that waits for others, from inside a handler.
   TRIHOP_ERR_NESTED = 4,
-  // The job or the stream was shut down.
+  // The job, the stream or the channel was shut down.
   TRIHOP_ERR_CLOSED = 5,
   // The ranks do not agree about a stream or a collective.
   TRIHOP_ERR_MISMATCH = 6,
@@ -74,6 +74,11 @@ enum trihop_status_t
   // A call that makes no sense after those before it: two ends of a step at once, or the end of
   // none. Nothing was done.
   TRIHOP_ERR_MISUSE = 21,
+  // A call on a channel has taken as long as it may, with nothing done.
+  TRIHOP_ERR_TIMED_OUT = 22,
+  // A text that names no channel: no descriptor, or one of another job or of a channel that is
+  // gone.
+  TRIHOP_ERR_NO_CHANNEL = 23,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -393,7 +398,7 @@ typedef struct trihop_options_t {
   uint64_t remote_buftarget_bytes;
   // Records that may wait for a delivery thread, or for an application without a
   // handler. One run always may.
-  // Default 4,096; 1 to 4,294,967,295; in records.
+  // Default 65,536; 1 to 4,294,967,295; in records.
   uint64_t deliverq_max;
   // Whether the handler has a delivery thread of its own, where the job has threads.
   // Those of the other streams share one, on which a handler that blocks keeps the
@@ -446,7 +451,7 @@ typedef struct trihop_options_t {
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.
-  // Default found out; master, pmix, pmi1, local, single.
+  // Default found out; master, pmix, pmi1, local, single, agent.
   char launcher[16];
   // libfabric provider between nodes.
   // `FI_PROVIDER` counts where this is not set and that names just one.
@@ -477,6 +482,10 @@ typedef struct trihop_options_t {
   // matter. A process that ends is known at once.
   // Default 5,000; 100 to 86,400,000; in milliseconds.
   uint64_t watch_timeout_ms;
+  // Whether the processes show their counters to others of the same user.
+  // On a page of shared memory, which `trihop top` and `trihop dump` read.
+  // Default 1; 0, 1.
+  uint64_t counters_page;
 } trihop_options_t;
 
 // Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as
@@ -911,7 +920,7 @@ trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 // Threads: any.
 trihop_status_t trihop_abort(const struct trihop_job_t *job, int exit_status, const char *why);
 
-// Who started the job: `master`, `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_launcher(const struct trihop_job_t *job);
@@ -1462,7 +1471,8 @@ trihop_status_t trihop_conveyor_unpull(struct trihop_conveyor_t *conveyor);
 
 // Makes a round of progress, and fetches what has come once all that was fetched before has been
 // pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-// does and everything has been pulled, else 1.
+// does and everything has been pulled, else 1. Where nothing has moved several times in a row, it
+// sleeps until something comes, at most for a millisecond.
 //
 // Threads: as `trihop_conveyor_t` says.
 trihop_status_t trihop_conveyor_advance(struct trihop_conveyor_t *conveyor,
@@ -1719,6 +1729,14 @@ trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
 // Threads: as `trihop_array_fence`.
 trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
 
+// As `trihop_array_begin_step`, with all that a step can have, and of contributors that the program
+// counts: it waits for nobody, and may begin at the end of the step before. What is called gets a
+// null stream: the array is in its context. See `trihop_step_options_t`.
+//
+// Threads: as `trihop_stream_begin_step_with`.
+trihop_status_t trihop_array_begin_step_with(const struct trihop_array_t *array,
+                                             const struct trihop_step_options_t *options);
+
 // So many elements have sent what they have to send in the step, on whichever rank they are.
 // Otherwise as `trihop_stream_done`, of contributors of all ranks.
 //
@@ -1920,7 +1938,7 @@ typedef struct trihop_push_window_t {
 typedef struct trihop_pull_window_t {
   const unsigned char *next;
   const unsigned char *end;
-  size_t item_bytes;
+  uint32_t item_bytes;
   uint32_t source;
 } trihop_pull_window_t;
 
@@ -2043,31 +2061,33 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *
 TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
                                                              const void **item, uint32_t *source) {
   void *begin = conveyor;
+  trihop_pull_window_t *window;
+  const unsigned char *next;
 
-  if (begin != NULL && item != NULL) {
-    trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
+  if (begin == NULL || item == NULL) {
+    (void)trihop_conveyor_pull(conveyor, NULL, NULL); // for its text
+    return TRIHOP_ERR_INVALID_ARGUMENT;
+  }
+  window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
+  next = window->next;
+  if (next == window->end) {
     // The call gets places of its own: those of the caller, which it may so keep in registers, are
     // written by this code alone.
     const void *called_item = NULL;
     uint32_t called_source = 0;
-    trihop_status_t status;
+    trihop_status_t status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
 
-    if (window->next != window->end) {
-      *item = window->next;
-      window->next += window->item_bytes;
-      if (source != NULL)
-        *source = window->source;
-      return TRIHOP_OK;
-    }
-    status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
-    if (status == TRIHOP_OK) {
-      *item = called_item;
-      if (source != NULL)
-        *source = called_source;
-    }
-    return status;
+    if (status != TRIHOP_OK)
+      return status;
+    next = TRIHOP_AS(const unsigned char *, called_item);
   }
-  return trihop_conveyor_pull(conveyor, item, source);
+  // Behind a call it is there already. Written on both ways, a compiler knows it in a loop of pulls,
+  // and does not load it back, which takes as long as an item does.
+  window->next = next + window->item_bytes;
+  *item = next;
+  if (source != NULL)
+    *source = window->source;
+  return TRIHOP_OK;
 }
 
 // With any arguments, so that those may have commas in braces.

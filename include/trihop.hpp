@@ -214,6 +214,51 @@ private:
     std::vector<std::unique_ptr<Call>> calls_;
 };
 
+/* What the steps of a stream or an array call. */
+class Steps {
+public:
+    /* Begins one by `begin`, which takes its options and returns a status. */
+    template <class Begin>
+    void begin(Contributors of, std::uint64_t count, StepOptions options, Begin begin) {
+        trihop_step_options_t step;
+        check(trihop_step_options_init(&step, sizeof step));
+        step.of = static_cast<std::int32_t>(of);
+        step.count = count;
+        step.priority = options.priority;
+        StepCalls::Call *call = nullptr;
+        if (options.at_end) {
+            if (!calls_)
+                calls_ = std::make_unique<StepCalls>();
+            call = calls_->add(std::move(options.at_end));
+            step.at_end = StepCalls::on_end;
+            step.context = call;
+        }
+        const trihop_status_t status = begin(&step);
+        if (status != TRIHOP_OK && call != nullptr)
+            calls_->take(call);
+        check(status);
+        if (options.at_start)
+            options.at_start();
+    }
+
+    bool has_failed() const { return calls_ && calls_->has_failed(); }
+
+    void rethrow() {
+        if (calls_)
+            calls_->rethrow();
+    }
+
+    /* None is made any more, and what would be stays where it is. */
+    void leave() {
+        if (calls_)
+            calls_->drop();
+        (void)calls_.release();
+    }
+
+private:
+    std::unique_ptr<StepCalls> calls_;
+};
+
 template <class In, class F> class Handler final : public HandlerBase {
 public:
     explicit Handler(F handler) : handler_(std::move(handler)) {}
@@ -442,25 +487,9 @@ public:
 
     /* As above, with a priority, and calls when it begins and when it is over; the latter may begin the next step. */
     void begin_step(Contributors of, std::uint64_t count, StepOptions options) {
-        trihop_step_options_t step;
-        check(trihop_step_options_init(&step, sizeof step));
-        step.of = static_cast<std::int32_t>(of);
-        step.count = count;
-        step.priority = options.priority;
-        StepCalls::Call *call = nullptr;
-        if (options.at_end) {
-            if (!steps_)
-                steps_ = std::make_unique<StepCalls>();
-            call = steps_->add(std::move(options.at_end));
-            step.at_end = StepCalls::on_end;
-            step.context = call;
-        }
-        const trihop_status_t status = trihop_stream_begin_step_with(stream_, &step);
-        if (status != TRIHOP_OK && call != nullptr)
-            steps_->take(call);
-        check(status);
-        if (options.at_start)
-            options.at_start();
+        steps_.begin(of, count, std::move(options), [this](const trihop_step_options_t *step) {
+            return trihop_stream_begin_step_with(stream_, step);
+        });
     }
 
     /* So many contributors of the step are done; also inside handlers. */
@@ -512,7 +541,7 @@ protected:
         const trihop_status_t status = close_anyhow();
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if ((handler_ && handler_->has_failed()) || (steps_ && steps_->has_failed()))
+        if ((handler_ && handler_->has_failed()) || steps_.has_failed())
             std::fprintf(stderr, "trihop: a handler has thrown, and its stream was closed before anybody asked\n");
         if (is_open_after(status))
             leave_calls(); /* it is still open */
@@ -522,8 +551,7 @@ protected:
     void ended(trihop_status_t status) {
         if (handler_)
             handler_->rethrow();
-        if (steps_)
-            steps_->rethrow();
+        steps_.rethrow();
         check(status);
     }
 
@@ -536,10 +564,8 @@ private:
     void leave_calls() {
         if (handler_)
             handler_->drop();
-        if (steps_)
-            steps_->drop();
         (void)handler_.release();
-        (void)steps_.release();
+        steps_.leave();
     }
 
     /* What nobody has taken is given up. */
@@ -554,7 +580,7 @@ private:
 
     Scope scope_;
     std::unique_ptr<HandlerBase> handler_;
-    std::unique_ptr<StepCalls> steps_;
+    Steps steps_;
     trihop_stream_t *stream_ = nullptr;
 };
 
@@ -1005,7 +1031,8 @@ public:
     }
 
     Array(Array &&other) noexcept
-        : scope_(other.scope_), calls_(std::move(other.calls_)), array_(std::exchange(other.array_, nullptr)) {}
+        : scope_(other.scope_), calls_(std::move(other.calls_)), steps_(std::move(other.steps_)),
+          array_(std::exchange(other.array_, nullptr)) {}
     Array &operator=(Array &&) = delete;
 
     /* Closes it, which is collective; elements that are here are destroyed. */
@@ -1013,20 +1040,16 @@ public:
         if (array_ == nullptr)
             return;
         if (scope_.is_left_by_exception()) {
-            /* Closing waits for others, who may not come: the job closes it. */
-            calls_->drop();
-            (void)calls_.release();
+            leave_calls(); /* Closing waits for others, who may not come: the job closes it. */
             return;
         }
         const trihop_status_t status = trihop_array_close(array_);
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_array_close: %s\n", trihop_last_error());
-        if (calls_->has_failed())
+        if (calls_->has_failed() || steps_.has_failed())
             std::fprintf(stderr, "trihop: a handler has thrown, and its array was closed before anybody asked\n");
-        if (status == TRIHOP_ERR_NESTED) {
-            calls_->drop();
-            (void)calls_.release(); /* it is still open */
-        }
+        if (status == TRIHOP_ERR_NESTED)
+            leave_calls(); /* it is still open */
     }
 
     trihop_array_t *get() const noexcept { return array_; }
@@ -1089,6 +1112,14 @@ public:
     /* See trihop_array_begin_step. */
     void begin_step() { check(trihop_array_begin_step(array_)); }
 
+    /* Of contributors that the program counts, with a priority, and calls when it begins and when it is over: see
+     * trihop_array_begin_step_with. */
+    void begin_step(Contributors of, std::uint64_t count, StepOptions options = {}) {
+        steps_.begin(of, count, std::move(options), [this](const trihop_step_options_t *step) {
+            return trihop_array_begin_step_with(array_, step);
+        });
+    }
+
     /* So many elements are done in the step. */
     void done(std::uint64_t elements = 1) { check(trihop_array_done(array_, elements)); }
 
@@ -1133,11 +1164,20 @@ private:
     /* What a function of the program has thrown, and what the call says. */
     void ended(trihop_status_t status) {
         calls_->rethrow();
+        steps_.rethrow();
         check(status);
+    }
+
+    /* Nothing of the program's is called any more, and what would be stays where it is. */
+    void leave_calls() {
+        calls_->drop();
+        (void)calls_.release();
+        steps_.leave();
     }
 
     detail::Scope scope_;
     std::unique_ptr<detail::HandlerBase> calls_;
+    detail::Steps steps_;
     trihop_array_t *array_ = nullptr;
 };
 

@@ -1,13 +1,16 @@
-//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, partition
-//! files.
+//! Command line of trihop: what can be had, start ranks, exercise and measure the engine, look at
+//! jobs from outside, partition files.
 
+mod agent;
 mod bench;
 mod exchange;
 mod info;
+mod look;
 mod man;
 mod output;
 mod partition;
 mod progress;
+mod report;
 mod run;
 mod topo;
 
@@ -29,6 +32,7 @@ const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the
     error;\n                   run forwards it to its ranks, all others go on\n\nENVIRONMENT\n  TRIHOP_LOG       levels of logs, e.g. `debug` or `info,fabric=trace` (default `warn`);\n                   \
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
+    TRIHOP_TRACE     file, with `.` and the rank behind its name or `%r` in it, for events as Perfetto reads them\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]
@@ -37,10 +41,14 @@ enum Command {
     Info(info::InfoArgs),
     /// Start the ranks of a job on this machine, on simulated nodes
     Run(run::RunArgs),
+    Agent(agent::AgentArgs),
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
     Topo(topo::TopoArgs),
+    Top(look::TopArgs),
+    Dump(look::DumpArgs),
+    Report(report::ReportArgs),
     Partition(partition::PartitionArgs),
     /// Write the manual pages and completions that `make install` puts in place
     #[command(hide = true)]
@@ -64,6 +72,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Agent(args) => agent::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Exchange(args) => {
             exchange::run(args).map_err(|e| (e.to_string(), e.exit_status()))
         }
@@ -71,6 +80,15 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args, Cli::command())
             .map(|()| 0)
             .map_err(|why| (why, 1)),
+        Command::Top(args) => look::top(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Dump(args) => look::dump(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Report(args) => report::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), 1)),
         Command::Topo(args) => topo::run(args)
             .map(|()| 0)
             .map_err(|e| (e.to_string(), e.exit_status())),

@@ -264,6 +264,22 @@ fn round_checks_every_round_by_itself() {
 }
 
 #[test]
+fn channel_is_measured_on_each_seat() {
+    for shape in [
+        "--nodes 1",
+        "--nodes 2",
+        "--seat threaded",
+        "--seat minirank",
+    ] {
+        let rows = rows(&format!("channel --count 200 --size 8 --size 5000 {shape}"));
+        assert_eq!((rows.len(), sizes(&rows)), (2, vec![8, 5000]));
+        for field in ["latency_us", "get_us"] {
+            assert!(rows.iter().all(|row| positive(&row[field])), "{field}");
+        }
+    }
+}
+
+#[test]
 fn push_is_measured_by_handlers_and_by_pulls_in_rust_and_c() {
     let all = ["typed", "conveyor", "c", "c-conveyor"];
     for shape in ["--ranks 1", "--ranks 2", "--ranks 5 --nodes 2"] {

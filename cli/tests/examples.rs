@@ -45,6 +45,14 @@ fn requests_that_are_answered_on_their_own_stream_do_not_stand_still() {
 }
 
 #[test]
+fn a_queue_of_work_is_done_by_all_ranks() {
+    for (ranks, text) in printed(&example("trihop", "channels"), "2000") {
+        let expected = format!("{ranks} ranks: 2000 tasks, 2000 results, 0 wrong\n");
+        assert_eq!(text, expected);
+    }
+}
+
+#[test]
 fn labels_that_are_forwarded_on_their_own_stream_do_not_stand_still() {
     for (ranks, text) in printed(&example("trihop", "labels"), "4000") {
         let begin = format!("4000 vertices on {ranks} ranks: ");

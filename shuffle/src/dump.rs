@@ -28,7 +28,7 @@ pub(crate) struct Bound {
 
 /// One of the things that a stream takes memory for: its name, what it takes now and what it may
 /// take, in bytes.
-type Pool = (&'static str, usize, usize);
+pub(crate) type Pool = (&'static str, usize, usize);
 
 impl Bound {
     /// The bound of a stream.
@@ -69,8 +69,19 @@ impl Bound {
         self.run_table + self.send_pools + self.inbox + self.receive_pools
     }
 
+    /// Names of what a stream takes memory for.
+    pub const POOLS: [&'static str; 7] = [
+        "run table",
+        "spill",
+        "send pools",
+        "inbox",
+        "receive pools",
+        "delivery queue",
+        "long records",
+    ];
+
     /// What each pool takes of it now. Buffers that wait for messages are not in use.
-    fn pools(&self, state: &StreamState, out: &Outbound) -> [Pool; 7] {
+    pub fn pools(&self, state: &StreamState, out: &Outbound) -> [Pool; 7] {
         let inbound = &state.inbound;
         let notices = state.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
         let deliveries = match &state.sink {
@@ -78,30 +89,26 @@ impl Bound {
             Sink::Thread(handover) => handover.waiting().1,
             Sink::Handler | Sink::Collectives(_) | Sink::Closed => 0,
         };
-        [
-            ("run table", out.runs.in_use_bytes(), self.run_table),
-            ("spill", out.spill.used_bytes(), self.spill),
+        let links = inbound.links.as_ref();
+        let sizes = [
+            (out.runs.in_use_bytes(), self.run_table),
+            (out.spill.used_bytes(), self.spill),
             (
-                "send pools",
                 out.queues.remotes.pool_bytes_in_use() + notices,
                 self.send_pools,
             ),
-            ("inbox", inbound.inbox.in_use_bytes(), self.inbox),
+            (inbound.inbox.in_use_bytes(), self.inbox),
             (
-                "receive pools",
-                inbound
-                    .links
-                    .as_ref()
-                    .map_or(0, |links| links.pool_bytes_in_use()),
+                links.map_or(0, |links| links.pool_bytes_in_use()),
                 self.receive_pools,
             ),
-            ("delivery queue", deliveries, self.delivery_queue),
+            (deliveries, self.delivery_queue),
             (
-                "long records",
                 out.large_bytes() + inbound.reassembly.reserved_bytes(),
                 2 * self.long_record,
             ),
-        ]
+        ];
+        std::array::from_fn(|at| (Self::POOLS[at], sizes[at].0, sizes[at].1))
     }
 
     /// All of it.

@@ -44,6 +44,7 @@ use crate::route::{EndpointId, JobRoute, RouteName, ends_of};
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
 use crate::terminate::round::Round;
+use crate::trace::Trace;
 use need::{link_plan, send_slots};
 
 /// What the cookie in headers is derived from the job's secret by.
@@ -136,6 +137,8 @@ pub(crate) struct Engine {
     /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live
     /// in this one.
     pub create_segment: fn(usize) -> Result<Arc<Segment>, trihop_transport::Error>,
+    /// Where events of the streams that are opened from now on go.
+    pub trace: Trace,
 }
 
 impl Engine {
@@ -167,6 +170,7 @@ impl Engine {
             joined: Vec::new(),
             spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
+            trace: Trace::default(),
         }
     }
 
@@ -402,8 +406,8 @@ impl Engine {
     pub fn take_number(&mut self) -> Result<u16> {
         let number = u16::try_from(self.places.len())
             .ok()
-            .filter(|&number| number < u16::MAX);
-        let why = "65,535 streams of different options were open; close those that are not used, and use few options";
+            .filter(|&number| number < u16::MAX - 1);
+        let why = "65,534 streams of different options were open; close those that are not used, and use few options";
         let number = number.ok_or_else(|| Error::config("stream", why))?;
         self.places.push(None);
         Ok(number)
@@ -472,7 +476,8 @@ impl Engine {
         let mut lanes = Lanes::new(self.topology.places(), layout, &stages);
         lanes.attach(self.topology.place(), segment);
         let stages = StageOptions::of_all_links(&route, &options);
-        let remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
+        let mut remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
+        remotes.trace = self.trace.of_stream(id);
         let inbound = Inbound::new(inbox, links, &route, &options);
         let (members, topology) = (Arc::clone(&self.members), self.topology.clone());
         let queues = Queues::new(route, members, topology, lanes, remotes);

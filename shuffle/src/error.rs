@@ -82,6 +82,26 @@ macro_rules! declare {
                 /// What does not go together, and the remedy.
                 why: String,
             },
+            /// A call on a channel has taken as long as it may. A send has sent nothing, a get has
+            /// taken nothing.
+            #[error("{0} has taken as long as it may; give it more time, or see who is to answer it")]
+            TimedOut(&'static str),
+            /// A channel was closed, by its owner or as that shuts its channels down.
+            #[error("channel {number} of rank {owner} is closed")]
+            ChannelClosed {
+                /// Its number there.
+                number: u32,
+                /// The rank that had it.
+                owner: u32,
+            },
+            /// A descriptor that names no channel: not one, of another job, or of one that is gone.
+            #[error("{descriptor} names no channel: {why}")]
+            NoChannel {
+                /// As it was given.
+                descriptor: String,
+                /// What is wrong with it.
+                why: String,
+            },
             /// The ranks do not agree about a stream, or about a collective call.
             #[error(
                 "stream `{name}` differs between ranks: {why}; open the same streams and make the same \
@@ -165,6 +185,13 @@ impl Error {
     pub(crate) fn mismatch(name: &str, why: impl Into<String>) -> Self {
         Self::Mismatch {
             name: name.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn no_channel(descriptor: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::NoChannel {
+            descriptor: descriptor.into(),
             why: why.into(),
         }
     }

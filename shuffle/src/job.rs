@@ -9,6 +9,7 @@ mod lives;
 mod open;
 mod parked;
 mod patience;
+mod shown;
 mod start;
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::endpoint::{Engine, StreamId};
 use crate::engine::at_once::OwnSend;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
-use crate::node::{NodeExchange, Request};
+use crate::node::{Answer, NodeExchange, Request, Talk};
+use crate::observe::Shown;
 use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
@@ -70,10 +72,14 @@ pub(crate) struct JobState {
     hosts_dump: Arc<DumpOnSignal>,
     /// Records whose delivery the log has heard of.
     told_records: u64,
+    /// Calls that wait until some time at most.
+    pub timed_waits: u32,
     /// How long a call may wait before the log says so.
     pub patience_ns: u64,
     /// Wakes the thread that sleeps for this rank.
     pub bell: Arc<Bell>,
+    /// What others on this machine see of it.
+    shown: Shown,
 }
 
 impl JobState {
@@ -119,24 +125,31 @@ impl JobState {
         self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds += 1;
+        let begun = self.engine.trace.begin();
         self.parked.advance(&mut self.engine);
         if self.parked.has_woken() {
             self.bell.ring();
         }
         let worked = self.engine.round(handlers, now_ns)?;
+        if worked {
+            self.engine.trace.end(begun, "round");
+        }
         if now_ns.saturating_sub(self.checked_ns) >= LOOK_AROUND.as_nanos() as u64 {
             self.look_after_peers(now_ns)?;
             self.dump_if_asked();
         }
+        if self.shown.is_due(now_ns) {
+            self.show(now_ns);
+        }
         if tracing::enabled!(target: DELIVER, tracing::Level::TRACE) {
-            self.show_deliveries();
+            self.tell_deliveries();
         }
         Ok(worked)
     }
 
     /// What was delivered since the last round that said so.
     #[cold]
-    fn show_deliveries(&mut self) {
+    fn tell_deliveries(&mut self) {
         let streams = self.engine.open_streams();
         let records = streams.skip(1).map(|(state, _)| state.delivered()).sum();
         let before = std::mem::replace(&mut self.told_records, records);
@@ -182,23 +195,63 @@ impl JobState {
     /// The process exits while the job goes on: the launcher is told where it would take that for a
     /// crash.
     pub fn exit(&mut self) {
+        self.engine.trace.finish();
         if let Some(mut bootstrap) = self.bootstrap.take() {
             bootstrap.exit();
         }
     }
 
-    /// Makes a request of the relay of this rank's process, where there is one: its number.
-    pub fn ask_relay(&mut self, request: Request) -> Option<u64> {
+    /// Makes a request of the relay of this rank, where there is one: its number.
+    ///
+    /// # Errors
+    /// The relay is a process, which is gone.
+    pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
-        let asks = topology.has_relays() && !topology.is_relay();
-        asks.then(|| self.node.ask(request))
+        if !topology.has_relays() || topology.is_relay() {
+            return Ok(None);
+        }
+        let asked = self.node.ask(&talk(&self.engine, &self.options), request);
+        self.explained(asked).map(Some)
+    }
+
+    /// What the relay has answered, once it has.
+    ///
+    /// # Errors
+    /// What has kept it from that.
+    pub fn relays_answer(&mut self, number: u64) -> Result<Option<Answer>> {
+        let talk = talk(&self.engine, &self.options);
+        self.node.answer(&talk, number)
+    }
+
+    /// As a relay: the next request of its ranks, once it is there.
+    ///
+    /// # Errors
+    /// What has ended one of them.
+    pub fn next_request(&mut self) -> Result<Option<Request>> {
+        let talk = talk(&self.engine, &self.options);
+        self.node.next_request(&talk)
+    }
+
+    /// As a relay: answers the last request.
+    pub fn reply(&mut self, answer: Answer) {
+        let talk = talk(&self.engine, &self.options);
+        self.node.reply(&talk, answer);
+    }
+
+    /// As a relay: has met what ends the job.
+    pub fn give_up(&mut self, error: Error) {
+        let error = self.fail(error);
+        let talk = talk(&self.engine, &self.options);
+        self.node.give_up(&talk, &error);
     }
 
     /// A stream is closed on all ranks, with nothing of it under way.
     pub fn retire(&mut self, id: StreamId) {
         if let Ok((state, _)) = self.engine.stream(id) {
             let number = state.id;
-            self.ask_relay(Request::Retire(number));
+            if let Err(error) = self.ask_relay(Request::Retire(number)) {
+                tracing::debug!(%error, "the relay does not hear that a stream is closed");
+            }
         }
         self.engine.retire(id);
     }
@@ -207,12 +260,23 @@ impl JobState {
     pub fn prepare_to_sleep(&mut self) -> bool {
         let link = self.engine.link.as_ref();
         let blind = link.is_some_and(|l| l.wait_descriptor().is_none());
+        self.show_before_sleep();
+        self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
-        timed || blind || self.fencing || self.has_pending_news()
+        timed || blind || self.timed_waits > 0 || self.fencing || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.
     pub fn must_stay_awake(&mut self) -> bool {
         self.has_pending_news() || self.node.has_news() || self.engine.must_stay_awake()
+    }
+}
+
+/// What a rank and its relay say to each other is about this.
+fn talk<'a>(engine: &'a Engine, options: &Options) -> Talk<'a> {
+    Talk {
+        topology: &engine.topology,
+        cookie: engine.cookie,
+        timeout: options.bootstrap_timeout(),
     }
 }

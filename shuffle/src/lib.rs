@@ -7,6 +7,7 @@
 //! bound, `try_*` never waits, and in steady state nothing is allocated, locked or asked of the
 //! kernel per message.
 
+pub mod agent;
 pub mod config;
 mod deliver;
 mod dump;
@@ -18,6 +19,7 @@ mod job;
 mod member;
 pub mod minirank;
 mod node;
+pub mod observe;
 mod queue;
 pub mod route;
 mod seat;
@@ -26,6 +28,7 @@ pub mod simulation;
 mod stats;
 mod terminate;
 pub mod threaded;
+mod trace;
 
 #[cfg(test)]
 mod conformance;
@@ -40,6 +43,7 @@ pub use deliver::{Message, Messages};
 pub use engine::contribution::Contributors;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
+pub use face::channel::{ChannelLimits, Descriptor, Poll, Received, Return, Timeout};
 #[cfg(feature = "postcard")]
 pub use face::codec::Postcard;
 pub use face::codec::{Codec, Plain};
@@ -57,6 +61,7 @@ pub use seat::{Inline, Seat};
 /// What applications hold, over any [`Seat`].
 pub mod over {
     pub use crate::face::array::{Array, ArrayBuilder, ArrayOutbox};
+    pub use crate::face::channel::{Asked, Channel, Channels, ChannelsBuilder};
     pub use crate::face::coded::{Coded, CodedBuilder};
     pub use crate::face::conveyor::{Conveyor, UntypedConveyor};
     pub use crate::face::job::Job;
@@ -109,6 +114,12 @@ pub type Coded<'h, V, C> = over::Coded<V, C, Inline<'h>>;
 
 /// Opens a [`Coded`] stream.
 pub type CodedBuilder<'h, V, C> = over::CodedBuilder<V, C, Inline<'h>>;
+
+/// The channels of a [`Job`] on this rank.
+pub type Channels<'h> = over::Channels<Inline<'h>>;
+
+/// A port of a channel of a [`Job`].
+pub type Channel<'h> = over::Channel<Inline<'h>>;
 
 /// Elements with keys of a [`Job`], to which items are sent by key.
 pub type Array<'h, E, T, C> = over::Array<E, T, C, Inline<'h>>;

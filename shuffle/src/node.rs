@@ -4,20 +4,22 @@
 mod door;
 mod process;
 mod requests;
+mod said;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::park::{Parker, ProcessWatch, Seen};
 use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::{Error, Result};
-pub(crate) use door::{Door, Introduction, NodeBook, Roster, socket_name};
-use process::{LOOK, Shared, ended, ranks_of, unreachable_or};
+pub(crate) use door::{Door, Hosts, Introduction, Member, NodeBook, Roster, socket_name};
+use process::{BELLS, LOOK, Shared, ended, ranks_of, unreachable_or};
 pub(crate) use process::{Label, Met, Process, not_arrived};
 pub(crate) use requests::{Answer, Request, Way};
+use said::Said;
 
 /// How an endpoint finds the memory of the others of its node: those of its own process by what
 /// they hand each other, those of other processes by descriptors.
@@ -29,25 +31,23 @@ pub(crate) struct NodeExchange {
     idle_since: Option<Seen>,
     /// Requests of its relay that this rank has made, or that this relay has answered.
     requests: u64,
-    /// Lives of the node's other processes, by the first rank of each; of the host alone.
-    pub watches: Vec<(u32, ProcessWatch)>,
+    /// How often this relay has looked for one.
+    asked_since: u64,
+    /// Lives of the node's other processes, by the first endpoint of each; of the host alone.
+    pub watches: Vec<(EndpointId, ProcessWatch)>,
 }
 
 impl NodeExchange {
     /// As one endpoint of a process has it.
-    pub fn of(process: Arc<Process>, watches: Vec<(u32, ProcessWatch)>) -> Self {
+    pub fn of(process: Arc<Process>, watches: Vec<(EndpointId, ProcessWatch)>) -> Self {
         Self {
             process,
             seen: Seen::default(),
             idle_since: None,
             requests: 0,
+            asked_since: 0,
             watches,
         }
-    }
-
-    /// What the endpoints of this process share.
-    pub fn process(&self) -> &Arc<Process> {
-        &self.process
     }
 
     /// Whether another endpoint of this process has handed over something since this one looked, or
@@ -81,6 +81,27 @@ impl NodeExchange {
         given.map(drop)
     }
 
+    /// Tells all others of the node that this endpoint has no inbox of a stream for them.
+    pub fn refuse(&self, topology: &Topology, label: &Label, deadline: Instant) -> Result<()> {
+        let process = &self.process;
+        if process.is_shared() {
+            let key = (label.stream, label.end);
+            process.change(|shared| shared.arrived.insert(key, Vec::new()));
+        }
+        let told = process.give_to_all(topology, label, &[], deadline);
+        told.map(drop)
+    }
+
+    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here: each
+    /// endpoint of this process may ask, and no other stream gets this number.
+    pub fn refused(&self, stream: u16) -> Option<EndpointId> {
+        self.process.look(|shared| {
+            let mut arrived = shared.arrived.iter();
+            let refused = arrived.find(|((of, _), got)| *of == stream && got.is_empty());
+            refused.map(|((_, end), _)| EndpointId(*end))
+        })
+    }
+
     /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
     /// for them.
     pub fn missing(&mut self, topology: &Topology, stream: u16) -> Vec<u32> {
@@ -93,7 +114,7 @@ impl NodeExchange {
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
         let process = &self.process;
         let any = process.look(|shared| shared.keep_arrived(topology, cookie))?;
-        if any && process.is_shared() {
+        if any {
             process.change(|_| ()); // others of this process may wait for them
         }
         Ok(())
@@ -141,38 +162,87 @@ impl NodeExchange {
     }
 }
 
+/// The end of a job whose launcher cannot be asked. Its start is long over, so that what came with
+/// doorbells then comes without any now.
+impl NodeExchange {
+    /// Tells the relays of the node's other processes that the ranks of this one have arrived. Where
+    /// one is gone, it has waited for as long as it may, and so do the others.
+    pub fn tell_arrived(
+        &self,
+        topology: &Topology,
+        label: &Label,
+        deadline: Instant,
+    ) -> Result<()> {
+        let stream = BELLS;
+        let label = Label { stream, ..*label };
+        match self.process.give_to_all(topology, &label, &[], deadline) {
+            Err(Error::PeerDead { .. }) => Ok(()),
+            told => told.map(drop),
+        }
+    }
+
+    /// Whether all of them have told.
+    pub fn has_node_arrived(&mut self, topology: &Topology) -> bool {
+        let look = |shared: &mut Shared| shared.missing(topology, BELLS);
+        let missing = self.process.desk.look(&mut self.seen, look);
+        let relays = missing.into_iter().filter(|&end| end >= topology.size());
+        relays.count() == 0
+    }
+}
+
 /// What the ranks of a process ask of its relay, and what it answers.
 impl NodeExchange {
-    /// Asks the relay, as all ranks of this process do in the same order: the first of them to come
-    /// so far says what. The number of the request.
-    pub fn ask(&mut self, request: Request) -> u64 {
+    /// Asks the relay, as all its ranks do in the same order: the first of them to come so far says
+    /// what. The number of the request.
+    ///
+    /// # Errors
+    /// The agent, where that is the relay, is gone.
+    pub fn ask(&mut self, about: &Talk<'_>, request: Request) -> Result<u64> {
         let number = self.requests;
         self.requests += 1;
-        self.process
-            .change(|shared| shared.requests.ask(number, request));
-        number
+        if about.topology.has_agents() {
+            let agent = about.topology.relay_of(about.topology.process());
+            self.say(about, agent, &Said::Request(number, request))?;
+        } else {
+            self.process
+                .change(|shared| shared.requests.ask(number, request));
+        }
+        Ok(number)
     }
 
     /// What the relay has answered, once it has; each rank takes it once.
     ///
     /// # Errors
     /// What has kept the relay from answering.
-    pub fn answer(&mut self, number: u64, ranks: u32) -> Result<Option<Answer>> {
-        let look = |shared: &mut Shared| shared.requests.answer(number, ranks);
+    pub fn answer(&mut self, about: &Talk<'_>, number: u64) -> Result<Option<Answer>> {
+        let ranks = about.topology.ranks_per_process();
+        let is_told = about.topology.has_agents();
+        if is_told {
+            self.keep_arrived(about.topology, about.cookie)?;
+        }
+        let look = |shared: &mut Shared| match shared.answers.remove(&number) {
+            Some(answer) => Ok(Some(answer)),
+            None => shared.requests.answer(number, ranks),
+        };
         self.process.desk.look(&mut self.seen, look)
     }
 
-    /// The next request of a process's ranks, once it is there; one that all have to make, once they
+    /// The next request of a relay's ranks, once it is there; one that all have to make, once they
     /// have.
     ///
     /// # Errors
     /// What has ended one of them.
-    pub fn next_request(&mut self, ranks: u32) -> Result<Option<Request>> {
+    pub fn next_request(&mut self, about: &Talk<'_>) -> Result<Option<Request>> {
+        // Whoever sleeps is woken by what comes, and whoever does not looks now and then.
+        self.asked_since += 1;
+        if about.topology.has_agents() && self.asked_since.is_multiple_of(ROUNDS_PER_LOOK) {
+            self.keep_arrived(about.topology, about.cookie)?;
+        }
         let desk = &self.process.desk;
         if self.idle_since.is_some_and(|seen| !desk.is_changed(seen)) {
             return Ok(None); // a relay asks in each round
         }
-        let number = self.requests;
+        let (number, ranks) = (self.requests, about.topology.ranks_per_process());
         let look = |shared: &mut Shared| shared.requests.next(number, ranks);
         let next = desk.look(&mut self.seen, look)?;
         self.requests += u64::from(next.is_some());
@@ -181,9 +251,52 @@ impl NodeExchange {
     }
 
     /// Answers the last request.
-    pub fn reply(&mut self, answer: Answer) {
+    pub fn reply(&mut self, about: &Talk<'_>, answer: Answer) {
         let number = self.requests - 1;
+        if about.topology.has_agents() {
+            self.say_to_ranks(about, &Said::Answer(number, answer));
+            self.process
+                .change(|shared| shared.requests.answered(number));
+        } else {
+            self.process
+                .change(|shared| shared.requests.reply(number, answer));
+        }
+    }
+
+    /// An endpoint of this relay cannot go on: who waits for its answers hears of it.
+    pub fn give_up(&self, about: &Talk<'_>, error: &Error) {
+        self.process.give_up(error);
+        if about.topology.has_agents() && about.topology.is_relay() {
+            self.say_to_ranks(about, &Said::GivenUp(error.clone()));
+        }
+    }
+
+    /// Says something to all ranks of this agent. One that is gone is missed by others.
+    fn say_to_ranks(&self, about: &Talk<'_>, said: &Said) {
+        let (topology, ranks) = (about.topology, about.topology.ranks_per_process());
+        let first = topology.process() * ranks;
+        for rank in (first..first + ranks).map(EndpointId) {
+            if let Err(error) = self.say(about, rank, said) {
+                tracing::debug!(%error, to = rank.0, "a rank does not hear its agent");
+            }
+        }
+    }
+
+    fn say(&self, about: &Talk<'_>, to: EndpointId, said: &Said) -> Result<()> {
+        let deadline = Instant::now() + about.timeout;
         self.process
-            .change(|shared| shared.requests.reply(number, answer));
+            .say(about.topology, to, said, about.cookie, deadline)
     }
 }
+
+/// What ranks and their relay say to each other is about.
+pub(crate) struct Talk<'a> {
+    pub topology: &'a Topology,
+    pub cookie: u64,
+    /// Bound of handing over one message.
+    pub timeout: Duration,
+}
+
+/// Rounds of an agent that does not sleep, after which it looks for what its ranks ask: that is a
+/// system call.
+const ROUNDS_PER_LOOK: u64 = 64;

@@ -45,6 +45,16 @@ macro_rules! declare {
                     doc: concat!($($doc),+),
                 },)+
             ];
+
+            /// Each counter with its row, in the order of the table.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static CounterRow, u64)> {
+                Self::TABLE.iter().zip([$(self.$name),+])
+            }
+
+            /// Of counters in the order of the table.
+            pub(crate) fn of_rows(mut next: impl FnMut() -> Option<u64>) -> Option<Self> {
+                Some(Self { $($name: next()?,)+ })
+            }
         }
 
         impl fmt::Display for Stats {
@@ -72,8 +82,18 @@ macro_rules! declare {
                 },)+
             ];
 
+            /// Each counter with its row, in the order of the table.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static CounterRow, u64)> {
+                Self::TABLE.iter().zip([$(self.$q),+])
+            }
+
+            /// Of counters in the order of the table, for no peer.
+            pub(crate) fn of_rows(mut next: impl FnMut() -> Option<u64>) -> Option<Self> {
+                Some(Self { peer: 0, $($q: next()?,)+ })
+            }
+
             /// Takes the counters of another queue of the stage in.
-            fn add(&mut self, other: &Self) {
+            pub(crate) fn add(&mut self, other: &Self) {
                 $(take_in!($q_whole self.$q, other.$q);)+
             }
         }

@@ -6,12 +6,14 @@ pub mod open;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::os::raw::c_int;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use super::argument;
 use super::callback::send_by_outbox;
 use super::seat::{Either, either};
 use super::status::{Failure, guard, trihop_status_t};
+use super::stream::step::{begin_step, trihop_step_options_t};
+use super::stream::trihop_contributors_t;
 use crate::{Array, ArrayOutbox, Error, Rank, threaded};
 use element::{Element, Item, Packing};
 
@@ -413,6 +415,26 @@ pub unsafe extern "C" fn trihop_array_begin_step(array: *const trihop_array_t) -
             Ok(either!(&array.array, array => array.begin_step())?)
         })
     }
+}
+
+/// As `trihop_array_begin_step`, with all that a step can have, and of contributors that the program
+/// counts: it waits for nobody, and may begin at the end of the step before. What is called gets a
+/// null stream: the array is in its context. See `trihop_step_options_t`.
+///
+/// Threads: as `trihop_stream_begin_step_with`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_array_begin_step_with(
+    array: *const trihop_array_t,
+    options: *const trihop_step_options_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or an array that was not closed.
+        let open = unsafe { argument::reference(array, "array")? };
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { trihop_step_options_t::load(options)? };
+        let of = trihop_contributors_t::parse(options.of, options.count)?;
+        either!(&open.array, array => begin_step!(array.step_of(of)?, options, null()))
+    })
 }
 
 /// So many elements have sent what they have to send in the step, on whichever rank they are.

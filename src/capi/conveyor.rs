@@ -42,7 +42,7 @@ pub struct trihop_conveyor_t {
 struct PullWindow {
     next: *const u8,
     end: *const u8,
-    item_bytes: usize,
+    item_bytes: u32,
     source: u32,
     is_open: bool,
 }
@@ -53,7 +53,7 @@ const _: () = {
     assert!(offset_of!(trihop_conveyor_t, pull) == size_of::<usize>());
     assert!(offset_of!(PullWindow, next) == 0 && offset_of!(PullWindow, end) == size_of::<usize>());
     assert!(offset_of!(PullWindow, item_bytes) == 2 * size_of::<usize>());
-    assert!(offset_of!(PullWindow, source) == 3 * size_of::<usize>());
+    assert!(offset_of!(PullWindow, source) == 2 * size_of::<usize>() + 4);
 };
 
 impl trihop_conveyor_t {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn trihop_conveyor_over(
             pull: PullWindow {
                 next: null(),
                 end: null(),
-                item_bytes,
+                item_bytes: item_bytes as u32, // an item fits a run
                 source: 0,
                 is_open: false,
             },
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn trihop_conveyor_push(
 ) -> trihop_status_t {
     let push = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for one item that nobody changes during the call.
-        let item = unsafe { argument::bytes(item, open.pull.item_bytes, "item")? };
+        let item = unsafe { argument::bytes(item, open.pull.item_bytes as usize, "item")? };
         Ok(either!(&mut open.conveyor, conveyor => conveyor.push(Rank(target), item))?)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn trihop_conveyor_pull(
             (open.pull.source, open.pull.is_open) = (from.0, true);
         }
         *place = open.pull.next.cast();
-        open.pull.next = open.pull.next.wrapping_add(open.pull.item_bytes);
+        open.pull.next = open.pull.next.wrapping_add(open.pull.item_bytes as usize);
         // SAFETY: the header asks for null or a place for a number.
         if let Some(place) = unsafe { source.as_mut() } {
             *place = open.pull.source;
@@ -259,7 +259,8 @@ pub unsafe extern "C" fn trihop_conveyor_unpull(
 
 /// Makes a round of progress, and fetches what has come once all that was fetched before has been
 /// pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-/// does and everything has been pulled, else 1.
+/// does and everything has been pulled, else 1. Where nothing has moved several times in a row, it
+/// sleeps until something comes, at most for a millisecond.
 ///
 /// Threads: as `trihop_conveyor_t` says.
 #[unsafe(no_mangle)]
@@ -334,7 +335,7 @@ pub unsafe extern "C" fn trihop_conveyor_reset_to(
 ) -> trihop_status_t {
     let reset = |open: &mut trihop_conveyor_t| {
         either!(open.settle(), conveyor => conveyor.reset_to(item_bytes))?;
-        open.pull.item_bytes = item_bytes;
+        open.pull.item_bytes = item_bytes as u32;
         Ok(true)
     };
     // SAFETY: the header asks for null or a conveyor that was not freed.

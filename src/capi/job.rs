@@ -195,7 +195,8 @@ impl trihop_job_t {
     }
 }
 
-/// Who started the job: `master`, `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+/// Who started the job: `master`, `pmix`, `pmi1`, `local`, `agent`, `custom` or `single`. Null where
+/// `job` is.
 ///
 /// Threads: any. The text lives as long as the job.
 #[unsafe(no_mangle)]

@@ -15,6 +15,7 @@
 )]
 
 pub mod array;
+pub mod channel;
 pub mod collective;
 pub mod conveyor;
 pub mod custom;

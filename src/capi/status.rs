@@ -24,7 +24,7 @@ pub enum trihop_status_t {
     TRIHOP_ERR_TOO_LARGE = 3,
     /// A call that waits for others, from inside a handler.
     TRIHOP_ERR_NESTED = 4,
-    /// The job or the stream was shut down.
+    /// The job, the stream or the channel was shut down.
     TRIHOP_ERR_CLOSED = 5,
     /// The ranks do not agree about a stream or a collective.
     TRIHOP_ERR_MISMATCH = 6,
@@ -60,13 +60,18 @@ pub enum trihop_status_t {
     /// A call that makes no sense after those before it: two ends of a step at once, or the end of
     /// none. Nothing was done.
     TRIHOP_ERR_MISUSE = 21,
+    /// A call on a channel has taken as long as it may, with nothing done.
+    TRIHOP_ERR_TIMED_OUT = 22,
+    /// A text that names no channel: no descriptor, or one of another job or of a channel that is
+    /// gone.
+    TRIHOP_ERR_NO_CHANNEL = 23,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 22] = [
+    const ALL: [(Self, &'static CStr); 24] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
@@ -78,7 +83,10 @@ impl trihop_status_t {
             c"the record is above max_message_bytes",
         ),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
-        (TRIHOP_ERR_CLOSED, c"the job or the stream is shut down"),
+        (
+            TRIHOP_ERR_CLOSED,
+            c"the job, the stream or the channel is shut down",
+        ),
         (TRIHOP_ERR_MISMATCH, c"the ranks do not agree"),
         (TRIHOP_ERR_CONFIG, c"an option is unknown or impossible"),
         (TRIHOP_ERR_FABRIC, c"a libfabric call failed"),
@@ -107,6 +115,11 @@ impl trihop_status_t {
             TRIHOP_ERR_MISUSE,
             c"this makes no sense after the calls before it",
         ),
+        (
+            TRIHOP_ERR_TIMED_OUT,
+            c"the call has taken as long as it may",
+        ),
+        (TRIHOP_ERR_NO_CHANNEL, c"there is no such channel"),
     ];
 
     /// The status of an error of the library.
@@ -117,7 +130,9 @@ impl trihop_status_t {
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
             Error::NoMemory { .. } | Error::SpillFull { .. } => TRIHOP_ERR_NO_MEMORY,
             Error::Nested(_) => TRIHOP_ERR_NESTED,
-            Error::Closed(_) => TRIHOP_ERR_CLOSED,
+            Error::Closed(_) | Error::ChannelClosed { .. } => TRIHOP_ERR_CLOSED,
+            Error::TimedOut(_) => TRIHOP_ERR_TIMED_OUT,
+            Error::NoChannel { .. } => TRIHOP_ERR_NO_CHANNEL,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,
             Error::Config { .. } | Error::Environment { .. } => TRIHOP_ERR_CONFIG,
             Error::Handler { .. } => TRIHOP_ERR_PANIC,

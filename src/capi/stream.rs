@@ -122,7 +122,7 @@ pub enum trihop_contributors_t {
 }
 
 impl trihop_contributors_t {
-    fn parse(number: i32, count: u64) -> Result<Contributors, Failure> {
+    pub(crate) fn parse(number: i32, count: u64) -> Result<Contributors, Failure> {
         [
             (Self::TRIHOP_LOCAL_CONTRIBUTORS, Contributors::Local(count)),
             (Self::TRIHOP_ALL_CONTRIBUTORS, Contributors::All(count)),

@@ -68,7 +68,7 @@ typedef struct trihop_push_window_t {
 typedef struct trihop_pull_window_t {
   const unsigned char *next;
   const unsigned char *end;
-  size_t item_bytes;
+  uint32_t item_bytes;
   uint32_t source;
 } trihop_pull_window_t;
 
@@ -191,31 +191,33 @@ TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_push_inline(trihop_conveyor_t *
 TRIHOP_IN_HEADER trihop_status_t trihop_conveyor_pull_inline(trihop_conveyor_t *conveyor,
                                                              const void **item, uint32_t *source) {
   void *begin = conveyor;
+  trihop_pull_window_t *window;
+  const unsigned char *next;
 
-  if (begin != NULL && item != NULL) {
-    trihop_pull_window_t *window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
+  if (begin == NULL || item == NULL) {
+    (void)trihop_conveyor_pull(conveyor, NULL, NULL); // for its text
+    return TRIHOP_ERR_INVALID_ARGUMENT;
+  }
+  window = &TRIHOP_AS(trihop_conveyor_windows_t *, begin)->pull;
+  next = window->next;
+  if (next == window->end) {
     // The call gets places of its own: those of the caller, which it may so keep in registers, are
     // written by this code alone.
     const void *called_item = NULL;
     uint32_t called_source = 0;
-    trihop_status_t status;
+    trihop_status_t status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
 
-    if (window->next != window->end) {
-      *item = window->next;
-      window->next += window->item_bytes;
-      if (source != NULL)
-        *source = window->source;
-      return TRIHOP_OK;
-    }
-    status = trihop_conveyor_pull(conveyor, &called_item, &called_source);
-    if (status == TRIHOP_OK) {
-      *item = called_item;
-      if (source != NULL)
-        *source = called_source;
-    }
-    return status;
+    if (status != TRIHOP_OK)
+      return status;
+    next = TRIHOP_AS(const unsigned char *, called_item);
   }
-  return trihop_conveyor_pull(conveyor, item, source);
+  // Behind a call it is there already. Written on both ways, a compiler knows it in a loop of pulls,
+  // and does not load it back, which takes as long as an item does.
+  window->next = next + window->item_bytes;
+  *item = next;
+  if (source != NULL)
+    *source = window->source;
+  return TRIHOP_OK;
 }
 
 // With any arguments, so that those may have commas in braces.

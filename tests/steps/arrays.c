@@ -91,6 +91,60 @@ static void add_up(void *context, uint64_t key, void *element)
     all[4] += key;
 }
 
+/* Steps of an array that follow each other by what is called when they are over. */
+
+struct chain {
+    trihop_array_t *array;
+    uint64_t left;
+};
+
+static void begin_next(struct chain *chain);
+
+static void on_start(void *context, const trihop_stream_t *none)
+{
+    struct chain *chain = context;
+
+    EQUAL(none != NULL, 0);
+    OK(trihop_array_done(chain->array, 1));
+}
+
+static void on_end(void *context, const trihop_stream_t *none)
+{
+    struct chain *chain = context;
+    uint64_t left = chain->left - 1;
+
+    EQUAL(none != NULL, 0);
+    if (left > 0)
+        begin_next(chain);
+    __atomic_store_n(&chain->left, left, __ATOMIC_RELEASE);
+}
+
+static void begin_next(struct chain *chain)
+{
+    trihop_step_options_t options;
+
+    OK(trihop_step_options_init(&options, sizeof options));
+    options.count = 1;
+    options.at_start = on_start;
+    options.at_end = on_end;
+    options.context = chain;
+    OK(trihop_array_begin_step_with(chain->array, &options));
+}
+
+static void follow_steps(trihop_array_t *array)
+{
+    struct chain chain = {array, 20};
+    int moved;
+
+    EQUAL(trihop_array_begin_step_with(array, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    begin_next(&chain);
+    while (__atomic_load_n(&chain.left, __ATOMIC_ACQUIRE) > 0)
+        OK(trihop_poll(job, &moved));
+    /* The last end was told to its call, and is said once. */
+    (void)trihop_array_test(array, &moved);
+    OK(trihop_array_fence(array));
+}
+
 static void wander(void)
 {
     trihop_array_t *array;
@@ -141,6 +195,7 @@ static void wander(void)
         OK(trihop_array_each(array, check_news, &count));
         OK(trihop_barrier(job));
     }
+    follow_steps(array);
     EQUAL(trihop_array_wait(array), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_array_done(array, 1), TRIHOP_ERR_MISUSE);
     OK(trihop_array_each(array, add_up, all));

@@ -48,6 +48,9 @@ static void on_start(void *context, const trihop_stream_t *stream)
     struct chain *chain = context;
     uint64_t number = chain->starts++;
 
+    /* What is called may change how its stream sends. */
+    if (is_inline && number == 0)
+        OK(trihop_stream_own_at_once((trihop_stream_t *)stream));
     for (uint32_t target = 0; target < size; target++)
         OK(trihop_stream_push(stream, target, &number));
     OK(trihop_stream_done(stream, 1));

@@ -426,6 +426,13 @@ void arrays(trihop::Job &job) {
                 tales.push(key, letter);
     tales.done(mine);
     tales.wait();
+    std::atomic<int> calls{0};
+    tales.begin_step(trihop::Contributors::Local, 1, {-1, [&] { tales.done(); }, [&] { calls++; }});
+    tales.wait();
+    tales.fence();
+    /* With threads it may be made now. */
+    while (calls == 0)
+        std::this_thread::yield();
     tales.broadcast('.');
     tales.fence();
     std::uint64_t letters[2] = {0, 0};

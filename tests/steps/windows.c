@@ -29,7 +29,7 @@ _Static_assert(offsetof(trihop_push_window_t, holder) == 8 + 3 * sizeof(size_t),
 _Static_assert(offsetof(trihop_push_window_t, in_use) == 8 + 4 * sizeof(size_t), "pushes");
 _Static_assert(offsetof(trihop_pull_window_t, end) == sizeof(size_t), "pulls");
 _Static_assert(offsetof(trihop_pull_window_t, item_bytes) == 2 * sizeof(size_t), "pulls");
-_Static_assert(offsetof(trihop_pull_window_t, source) == 3 * sizeof(size_t), "pulls");
+_Static_assert(offsetof(trihop_pull_window_t, source) == 2 * sizeof(size_t) + 4, "pulls");
 _Static_assert(offsetof(trihop_conveyor_windows_t, pull) == sizeof(size_t), "conveyors");
 
 static trihop_job_t *job;

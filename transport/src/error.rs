@@ -43,7 +43,7 @@ macro_rules! shared_errors {
             /// The launcher could not tell who we are, or a rank did not arrive.
             #[error("bootstrap ({launcher}): {why}")]
             Bootstrap {
-                /// Launcher protocol in use: `master`, `pmix`, `pmi1`, `local`, `single` or
+                /// Launcher protocol in use: `master`, `pmix`, `pmi1`, `local`, `agent`, `single` or
                 /// `custom`.
                 launcher: &'static str,
                 /// What is missing and from whom.

@@ -119,6 +119,8 @@ pub struct Topology {
     node: NodeId,
     local_rank: u32,
     local_size: u32,
+    /// Ranks of the job that each rank here stands for: see [`Topology::processes`].
+    each: u32,
 }
 
 /// The processes of a job, by their numbers, with a relay and so many ranks in each.
@@ -126,6 +128,8 @@ pub struct Topology {
 struct Processes {
     placement: Arc<Placement>,
     ranks: u32,
+    /// The ranks live in processes of their own, and the relay in one without a rank.
+    apart: bool,
 }
 
 impl Topology {
@@ -282,6 +286,7 @@ impl Topology {
             node,
             local_rank,
             local_size,
+            each: 1,
         })
     }
 

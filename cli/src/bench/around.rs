@@ -235,7 +235,7 @@ impl Track {
 fn has_core(job: &Job<'_>) -> bool {
     let ranks = match job.launcher() {
         // Its nodes are simulated.
-        Launcher::Local => job.size(),
+        Launcher::Local | Launcher::Agent => job.size(),
         _ => job.topology().local_size(),
     };
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ranks as usize)

@@ -56,7 +56,7 @@ impl CJob {
     pub fn start(seat: Seat) -> Result<Self, Error> {
         let seat = match seat {
             // Mini-ranks have no C interface, which is refused before.
-            Seat::Inline | Seat::Minirank => trihop_seat_t::TRIHOP_INLINE,
+            Seat::Inline | Seat::Minirank | Seat::Agent => trihop_seat_t::TRIHOP_INLINE,
             Seat::Threaded => trihop_seat_t::TRIHOP_THREADED,
         };
         let mut job = null_mut();

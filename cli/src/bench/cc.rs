@@ -175,7 +175,9 @@ struct CcRow<'a> {
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     match args.seat {
-        Seat::Inline | Seat::Minirank => on_ranks(args, options, |start| inline(args, start)),
+        Seat::Inline | Seat::Minirank | Seat::Agent => {
+            on_ranks(args, options, |start| inline(args, start))
+        }
         Seat::Threaded => in_threads(args, options),
     }
 }

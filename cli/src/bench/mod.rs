@@ -9,6 +9,7 @@ mod agups;
 mod around;
 mod c;
 mod cc;
+mod channel;
 mod deltafs;
 mod exchange;
 mod histo;
@@ -64,6 +65,8 @@ pub enum Name {
     /// Histogram with a call per update and a call of a handler, or a pull, per arrival; in Rust and
     /// through the C interface
     Push,
+    /// Two ranks through channels: half a round trip, a get from the other's channel, and a stream
+    Channel,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
@@ -79,7 +82,7 @@ impl Name {
         let wanted = match self {
             Self::Ring if nodes != 1 => "ring is between two ranks of one node",
             Self::P2p if nodes != 2 => "p2p is between two ranks of two nodes",
-            Self::Ring | Self::P2p if ranks != 2 => {
+            Self::Ring | Self::P2p | Self::Channel if ranks != 2 => {
                 let why = format!("{} is between two ranks, this job has {ranks}", text(self));
                 return Err(Error::Shape(why));
             }
@@ -91,7 +94,7 @@ impl Name {
     /// Ranks and nodes where the user asks for none.
     fn shape(self) -> (u32, u32) {
         match self {
-            Self::Ring => (2, 1),
+            Self::Ring | Self::Channel => (2, 1),
             Self::P2p => (2, 2),
             Self::Around => (4, 2),
             _ => (4, 1),
@@ -128,9 +131,10 @@ impl Name {
         }
         seated::check(self, args)?;
         let by_c = self == Self::Push && args.api[..] == [a2a::Api::C];
-        if self != Self::Cc && !by_c && args.seat == Seat::Threaded {
+        let has_both = matches!(self, Self::Cc | Self::Channel) || by_c;
+        if !has_both && args.seat == Seat::Threaded {
             return Err(Error::Shape(format!(
-                "{name} has only --seat inline here; `cc` has both, `a2a` has --api threaded, `push --api c` has both"
+                "{name} has only --seat inline here; `cc` and `channel` have both, `a2a` has --api threaded, `push --api c` has both"
             )));
         }
         if self == Self::Cc && args.count > Some(cc::MOST_VERTICES) {
@@ -143,7 +147,7 @@ impl Name {
             Self::Ring | Self::P2p => (8, 1 << 20),
             Self::Histo | Self::Skew | Self::Scale | Self::Cc | Self::Push => (8, 8),
             Self::Ig | Self::Agups | Self::Around => (16, 16),
-            Self::A2a | Self::Round => (8, usize::MAX),
+            Self::A2a | Self::Round | Self::Channel => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
         };
         match args
@@ -174,6 +178,7 @@ impl Name {
             Self::A2a => a2a::run(args, options),
             Self::Agups => agups::run(args, options),
             Self::Cc => cc::run(args, options),
+            Self::Channel => channel::run(args, options),
             Self::Around => around::run(args, options),
             Self::Round => rounds::run(args, options),
             Self::Push => push::run(args, options),
@@ -195,7 +200,7 @@ fn text(value: impl ValueEnum) -> String {
 pub struct BenchArgs {
     /// What to measure
     pub name: Name,
-    /// Ranks to start [default: 4; ring, p2p: 2; scale: 10,000 simulated ones]
+    /// Ranks to start [default: 4; ring, p2p, channel: 2; scale: 10,000 simulated ones]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
     /// Simulated nodes to spread them over [default: 1; p2p, around: 2; scale: as --per-node asks]
@@ -204,10 +209,10 @@ pub struct BenchArgs {
     /// libfabric provider between nodes
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
-    /// Message size in bytes; repeat for several (only ring, p2p, a2a, round and exchange have a choice)
+    /// Message size in bytes; repeat for several (only ring, p2p, channel, a2a, round and exchange have a choice)
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
-    /// Messages per rank and repetition (ring, p2p: of the stream, and round trips at most; agups:
+    /// Messages per rank and repetition (ring, p2p, channel: of the stream, and round trips at most; agups:
     /// updaters; cc: vertices of the whole graph; around: laps; round: rounds)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
@@ -226,7 +231,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
-    /// threads, and one more in each process speaks with other nodes
+    /// threads, and one more in each process speaks with other nodes; or an agent of each node does
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
@@ -321,10 +326,13 @@ impl Error {
 pub enum Seat {
     /// The ranks themselves, in the calls of their one thread
     Inline,
-    /// Threads for progress and for handlers beside the rank's own (cc, push --api c)
+    /// Threads for progress and for handlers beside the rank's own (cc, channel, push --api c)
     Threaded,
-    /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc)
+    /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
     Minirank,
+    /// A process of each node is the relay of its ranks, which are processes without a fabric (histo,
+    /// a2a, push, cc)
+    Agent,
 }
 
 /// Runs the benchmark, or starts the ranks that do.
@@ -435,6 +443,7 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     let mut spec = LaunchSpec::new(run::spread(processes, nodes)?, command);
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
+    spec.agents = args.seat == Seat::Agent;
     // Where the job is not started by us but through the DeltaFS interface, it looks here.
     let provider = args
         .provider

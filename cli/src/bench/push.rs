@@ -63,7 +63,7 @@ fn in_c(args: &BenchArgs) -> Result<(), Error> {
     if args.api.contains(&Api::C) {
         work.by_c_handler()?;
     }
-    if args.api.contains(&Api::CConveyor) && args.seat == Seat::Inline {
+    if args.api.contains(&Api::CConveyor) && args.seat != Seat::Threaded {
         work.by_c_conveyor()?;
     }
     job.finish()

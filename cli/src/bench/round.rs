@@ -129,7 +129,7 @@ impl Spent {
         let is_first = topology
             .rank()
             .0
-            .is_multiple_of(topology.ranks_per_process());
+            .is_multiple_of(topology.ranks_in_process());
         let mut sums = [
             self.cpu_ns,
             syscalls,

@@ -103,7 +103,7 @@ pub fn with_provider(
     let route = args.route.unwrap_or_default();
     let route = route.for_job(&job.topology().processes()).unwrap_or(route);
     // The ranks of a process share what that takes.
-    let mut peak = [peak_rss_bytes() / u64::from(job.topology().ranks_per_process())];
+    let mut peak = [peak_rss_bytes() / u64::from(job.topology().ranks_in_process())];
     job.allreduce(&mut peak, Reduce::Max)?;
     let mut seconds: Vec<f64> = reps.timed.iter().map(|r| r.seconds).collect();
     seconds.sort_by(f64::total_cmp);

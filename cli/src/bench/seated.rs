@@ -48,28 +48,32 @@ pub(crate) fn on_ranks(
     }
 }
 
-/// Refuses what mini-ranks cannot measure.
+/// Refuses what mini-ranks, and ranks with an agent, cannot measure.
 pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
-    if args.seat != Seat::Minirank {
-        return match args.minis_per_rank {
-            Some(_) => {
-                let why = "--minis-per-rank is for --seat minirank";
-                Err(Error::Shape(why.to_owned()))
-            }
-            None => Ok(()),
-        };
+    if args.seat != Seat::Minirank && args.minis_per_rank.is_some() {
+        let why = "--minis-per-rank is for --seat minirank";
+        return Err(Error::Shape(why.to_owned()));
     }
-    let of_minis = [a2a::Api::Typed, a2a::Api::Bytes, a2a::Api::Conveyor];
-    if !matches!(name, Name::Histo | Name::A2a | Name::Push | Name::Cc) {
+    if !matches!(args.seat, Seat::Minirank | Seat::Agent) {
+        return Ok(());
+    }
+    let seat = text(args.seat);
+    let has = [Name::Histo, Name::A2a, Name::Push, Name::Cc, Name::Channel];
+    if !has.contains(&name) {
         let why = format!(
-            "{} has no --seat minirank; histo, a2a, push and cc have",
+            "{} has no --seat {seat}; histo, a2a, push, cc and channel have",
             text(name)
         );
         return Err(Error::Shape(why));
     }
-    match args.api.iter().find(|api| !of_minis.contains(api)) {
+    let of_minis = [a2a::Api::Typed, a2a::Api::Bytes, a2a::Api::Conveyor];
+    let of_agents = [a2a::Api::Threaded, a2a::Api::C, a2a::Api::CConveyor];
+    let is_possible = |api: &a2a::Api| {
+        of_minis.contains(api) || args.seat == Seat::Agent && of_agents.contains(api)
+    };
+    match args.api.iter().find(|api| !is_possible(api)) {
         Some(&api) => Err(Error::Shape(format!(
-            "--seat minirank has no --api {}; it has typed, bytes and conveyor",
+            "--seat {seat} has no --api {}",
             text(api)
         ))),
         None => Ok(()),

@@ -53,7 +53,7 @@ pub fn run(args: ExchangeArgs) -> Result<i32> {
     let route = options.stream.route;
     let job = Seat::start(options, args.threaded)?;
     log::set_rank(job.rank().0)?;
-    let route = route.for_job(job.topology()).unwrap_or(route);
+    let route = route.for_job(&job.topology().processes()).unwrap_or(route);
     let seed = agree_on_seed(&job, own_seed)?;
     let (rank, size) = (job.rank().0, job.size());
     let targets = match agree_on_options(&job, &args) {

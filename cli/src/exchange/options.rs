@@ -123,10 +123,10 @@ mod tests {
             let set = options.set(name, value);
             set.is_ok() && options.check().is_ok() && options != Options::default()
         };
-        let one = std::iter::once("1".to_owned());
+        let whether = ["0", "1"].map(str::to_owned);
         words
             .into_iter()
-            .chain(one)
+            .chain(whether)
             .chain(numbers)
             .find(fits)
             .unwrap_or_else(|| panic!("no other value for {name}"))

@@ -1,7 +1,10 @@
 //! The launcher's loop: one poll over signals, exits, connections and output, until the job has
 //! ended.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+mod start;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -10,17 +13,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use trihop::transport::bootstrap::local::service::{Effect, Service, ranges};
-use trihop::transport::bootstrap::local::{
-    ENV_DESCRIPTOR, ENV_LOOPBACK, ENV_NODE_SIZES, ENV_RANK, ENV_SIZE, wire::Reply,
-};
+use trihop::transport::bootstrap::local::wire::Reply;
+
+use trihop::transport::random::random_bytes;
 
 use super::netns::Networks;
-use super::output::{Outputs, Target};
-use super::process::{Process, Start};
+use super::output::Outputs;
+use super::process::Process;
 use super::progress::Progress;
 use super::signals::{Signals, signal_name};
 use super::warden::Warden;
-use super::{Error, LaunchSpec, Outcome, OutputMode};
+use super::{Error, LaunchSpec, Outcome};
 use trihop::log::Escaped;
 
 /// Descriptors that a rank costs the launcher: connection, pidfd, two pipes; and some of its own.
@@ -56,7 +59,13 @@ pub fn launch(spec: LaunchSpec) -> Result<Outcome, Error> {
 
 struct Job {
     spec: LaunchSpec,
+    /// The ranks, and behind them the agents, if there are any.
     processes: Vec<Process>,
+    ranks: usize,
+    /// Names of the agents, by node.
+    agents: Vec<String>,
+    /// The ranks have ended, and the agents were asked to.
+    agents_released: bool,
     warden: Warden,
     service: Service,
     outputs: Outputs,
@@ -98,22 +107,34 @@ enum Source {
 impl Job {
     fn start(spec: LaunchSpec, signals: &Signals) -> Result<Self, Error> {
         let ranks: usize = spec.node_sizes.iter().map(|s| *s as usize).sum();
-        raise_descriptor_limit(ranks)?;
+        let agents = match spec.agents {
+            true => agent_names(&spec.node_sizes)?,
+            false => Vec::new(),
+        };
+        let processes = ranks + agents.len();
+        raise_descriptor_limit(processes)?;
         let networks = spec
             .netns
             .then(|| Networks::create(spec.node_sizes.len()))
             .transpose()?;
-        let warden =
-            Warden::start(ranks).map_err(|e| Error::system("starting the warden process", e))?;
+        let warden = Warden::start(processes)
+            .map_err(|e| Error::system("starting the warden process", e))?;
         let outputs = Outputs::new().map_err(|e| Error::system("taking our own output", e))?;
         let (progress, theirs) =
             Progress::new().map_err(|e| Error::system("making a pipe for progress", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
         let mut job = Self {
-            service: Service::new(ranks),
+            service: Service::new(if agents.is_empty() {
+                ranks
+            } else {
+                agents.len()
+            }),
             outputs,
             progress,
-            processes: Vec::with_capacity(ranks),
+            processes: Vec::with_capacity(processes),
+            ranks,
+            agents,
+            agents_released: false,
             failure: None,
             kill_at: None,
             killed: false,
@@ -124,68 +145,43 @@ impl Job {
             time_limit,
         };
         for (node, size) in job.spec.node_sizes.clone().into_iter().enumerate() {
-            for _ in 0..size {
-                job.start_rank(node, ranks, networks.as_ref(), theirs.as_ref(), signals)?;
+            for local in 0..size {
+                job.start_rank((node, local), networks.as_ref(), theirs.as_ref(), signals)?;
             }
+        }
+        for node in 0..job.agents.len() {
+            job.start_agent(node, networks.as_ref(), signals)?;
         }
         job.networks = networks;
         Ok(job)
     }
 
-    fn start_rank(
-        &mut self,
-        node: usize,
-        ranks: usize,
-        networks: Option<&Networks>,
-        progress: Option<&OwnedFd>,
-        signals: &Signals,
-    ) -> Result<(), Error> {
-        let rank = self.processes.len();
-        let mut environment = self.spec.env.clone();
-        let mut set = |name: &str, value: String| environment.push((name.into(), value.into()));
-        let sizes: Vec<String> = self.spec.node_sizes.iter().map(u32::to_string).collect();
-        set(ENV_RANK, rank.to_string());
-        set(ENV_SIZE, ranks.to_string());
-        set(ENV_NODE_SIZES, sizes.join(","));
-        match networks {
-            Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
-            None => set(ENV_LOOPBACK, "1".into()),
-        }
-        // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are
-        // told not to.
-        for name in ["IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"] {
-            if std::env::var_os(name).is_none() {
-                set(name, "1".into());
-            }
-        }
-        let prefix = (self.spec.output != OutputMode::Plain).then(|| format!("[{rank}] "));
-        let start = Start {
-            command: &self.spec.command,
-            environment,
-            removed: if networks.is_some() {
-                &[ENV_LOOPBACK]
-            } else {
-                &[]
-            },
-            descriptor_variable: ENV_DESCRIPTOR,
-            inherit_stdin: rank == 0,
-            stdout: (Target::Stdout, prefix.clone()),
-            stderr: (Target::Stderr, prefix),
-            network: networks.map(|n| n.namespace(node)),
-            progress: progress
-                .filter(|_| rank == 0)
-                .map(|pipe| (crate::progress::VARIABLE, pipe.as_fd())),
-            signal_mask: signals.mask_of_ranks(),
+    /// The process's number among those that have our store: the agents, where there are some.
+    fn member(&self, process: usize) -> Option<u32> {
+        let first = if self.agents.is_empty() {
+            0
+        } else {
+            self.ranks
         };
-        let process = Process::start(&start).map_err(|source| Error::Command {
-            command: self.spec.command[0].clone(),
-            source,
-        })?;
-        let id = process.id;
-        self.processes.push(process);
-        self.warden
-            .watch(id)
-            .map_err(|e| Error::system("telling the warden of a rank", e))
+        process.checked_sub(first).map(|member| member as u32)
+    }
+
+    /// The process of a member.
+    fn process_of(&self, member: u32) -> usize {
+        let first = if self.agents.is_empty() {
+            0
+        } else {
+            self.ranks
+        };
+        first + member as usize
+    }
+
+    /// What users call a process.
+    fn name_of(&self, process: usize) -> String {
+        match process.checked_sub(self.ranks) {
+            None => format!("rank {process}"),
+            Some(node) => format!("the agent of node {node}"),
+        }
     }
 
     /// No process runs, and all that they printed is written.
@@ -291,15 +287,18 @@ impl Job {
             } else {
                 Ok(true)
             };
-            for request in requests {
-                self.service.take(rank as u32, request, &mut effects);
+            if let Some(member) = self.member(rank) {
+                for request in requests {
+                    self.service.take(member, request, &mut effects);
+                }
             }
             let hung_up = match open {
                 Ok(open) => !open,
                 Err(bad) => {
+                    let name = self.name_of(rank);
                     self.fail(
                         1,
-                        &format!("rank {rank} sent the launcher bytes that are not valid: {bad}"),
+                        &format!("{name} sent the launcher bytes that are not valid: {bad}"),
                     );
                     true
                 }
@@ -323,7 +322,8 @@ impl Job {
                     self.fail(
                         status,
                         &format!(
-                            "rank {rank} aborted the job with status {status}: {}",
+                            "{} aborted the job with status {status}: {}",
+                            self.name_of(self.process_of(rank)),
                             Escaped(why.as_bytes())
                         ),
                     );
@@ -333,7 +333,8 @@ impl Job {
     }
 
     fn reply(&mut self, rank: u32, reply: &Reply) {
-        if let Some(connection) = &mut self.processes[rank as usize].connection {
+        let process = self.process_of(rank);
+        if let Some(connection) = &mut self.processes[process].connection {
             connection.reply(reply);
         }
     }
@@ -365,9 +366,12 @@ impl Job {
         ended.sort_by_key(|(rank, status)| (status.signal().is_none(), *rank));
         let mut effects = Vec::new();
         for (rank, status) in ended {
-            self.service.end(rank as u32, &mut effects);
-            if !status.success() {
-                let text = format!("rank {rank} {}", how(status));
+            if let Some(member) = self.member(rank) {
+                self.service.end(member, &mut effects);
+            }
+            let was_released = rank >= self.ranks && self.agents_released;
+            if !status.success() && !was_released {
+                let text = format!("{} {}", self.name_of(rank), how(status));
                 let is_said = self.spec.says_why && status.code().is_some();
                 self.end(status_of(status), Some(&*text).filter(|_| !is_said));
             }
@@ -376,7 +380,21 @@ impl Job {
         for process in &mut self.processes {
             process.connection.take_if(|c| !c.flush());
         }
+        self.release_agents();
         Ok(())
+    }
+
+    /// Ranks that have not joined a job, or not ended it, leave agents behind.
+    fn release_agents(&mut self) {
+        let (ranks, agents) = self.processes.split_at(self.ranks);
+        if self.agents_released || ranks.iter().any(Process::is_running) {
+            return;
+        }
+        self.agents_released = true;
+        for agent in agents {
+            agent.signal(Signal::TERM);
+            agent.signal(Signal::CONT);
+        }
     }
 
     fn forward_output(&mut self, ready: &[Source]) {
@@ -428,7 +446,9 @@ impl Job {
                 ));
                 self.kill();
             } else {
-                self.processes.iter().for_each(|p| p.signal(signal));
+                // Agents go on for as long as ranks need them.
+                let ranks = self.processes[..self.ranks].iter();
+                ranks.for_each(|p| p.signal(signal));
             }
             self.signalled |= ends;
         }
@@ -438,7 +458,7 @@ impl Job {
         let now = Instant::now();
         if self.time_limit.is_some_and(|limit| now >= limit) && self.failure.is_none() {
             let running = (0..)
-                .zip(&self.processes)
+                .zip(&self.processes[..self.ranks])
                 .filter(|(_, p)| p.is_running())
                 .map(|(rank, _)| rank);
             let limit = self.spec.timeout.unwrap_or_default().as_secs();
@@ -468,7 +488,7 @@ impl Job {
         }
         self.failure = Some(status);
         self.kill_at = Some(Instant::now() + self.spec.grace);
-        for process in &self.processes {
+        for process in &self.processes[..self.ranks] {
             process.signal(Signal::TERM);
             // A stopped rank takes its SIGTERM only when it goes on.
             process.signal(Signal::CONT);
@@ -479,6 +499,22 @@ impl Job {
         self.killed = true;
         self.processes.iter().for_each(|p| p.signal(Signal::KILL));
     }
+}
+
+/// Names for the agents of nodes of these sizes, that no other job's have.
+fn agent_names(sizes: &[u32]) -> Result<Vec<String>, Error> {
+    if sizes.iter().any(|size| *size != sizes[0]) {
+        return Err(Error::Usage(format!(
+            "--seat agent needs equally many ranks on each node, not {sizes:?}"
+        )));
+    }
+    let number: [u8; 8] =
+        random_bytes().map_err(|e| Error::system("naming agents", io::Error::other(e)))?;
+    let number = u64::from_ne_bytes(number);
+    let nodes = 0..sizes.len();
+    Ok(nodes
+        .map(|node| format!("trihop-agent-{number:016x}-{node}"))
+        .collect())
 }
 
 fn status_of(status: ExitStatus) -> i32 {

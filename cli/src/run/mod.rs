@@ -26,6 +26,7 @@ ENVIRONMENT OF A RANK
   TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
   TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)
+  TRIHOP_AGENT, TRIHOP_AGENT_PLACE             its agent (only with --seat agent)
 
 SIGNALS
   SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
@@ -73,6 +74,11 @@ pub struct RunArgs {
     /// `minirank::asked_for`, and -n counts processes
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(minirank::MOST_RANKS)))]
     minis_per_rank: Option<u32>,
+    /// Who speaks with other nodes: the ranks themselves, as their programs have it, or an agent of
+    /// each node, which is started beside them (see `trihop agent`); nodes have equally many ranks
+    /// then
+    #[arg(long, value_enum, default_value = "own")]
+    seat: Seat,
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -85,6 +91,15 @@ pub struct RunArgs {
         value_name = "CMD"
     )]
     command: Vec<OsString>,
+}
+
+/// Who speaks with other nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Seat {
+    /// The processes that are started
+    Own,
+    /// A process of each node beside them
+    Agent,
 }
 
 /// Runs a job as the options say; the result is the exit status of the launcher.
@@ -101,6 +116,7 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         OutputMode::Prefixed
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
+    spec.agents = args.seat == Seat::Agent;
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env
         .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));
@@ -169,6 +185,8 @@ pub struct LaunchSpec {
     pub grace: Duration,
     /// One network namespace per node. Default no.
     pub netns: bool,
+    /// One agent per node beside the ranks. Default no.
+    pub agents: bool,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
 }
@@ -184,6 +202,7 @@ impl LaunchSpec {
             timeout: None,
             grace: Duration::from_secs(5),
             netns: false,
+            agents: false,
             says_why: false,
         }
     }

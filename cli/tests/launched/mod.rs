@@ -112,6 +112,11 @@ impl Launched {
         })
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
     /// Whether it has not ended yet.
     pub fn runs(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_none()

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trihop::Result;
+use trihop::{ChannelLimits, Descriptor, Result, Timeout, over};
 
 use crate::ranks::{
     Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim,
@@ -228,4 +228,26 @@ fn a_rank_whose_handler_panics_is_named_with_its_error_by_all_others() {
             );
         }
     }
+}
+
+/// All wait for a message of rank 0's channel, which is that of some of them.
+fn get_from_the_first<S: trihop::Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+) -> Result<()> {
+    let mine = channels.create(ChannelLimits::default())?;
+    let all = job.allgather(&mine.descriptor().to_bytes())?;
+    let first = channels.attach(&Descriptor::from_bytes(&all[0])?)?;
+    job.barrier()?;
+    say("ready");
+    first.get(Timeout::Never).map(drop)
+}
+
+#[test]
+fn gets_from_a_channel_name_the_rank_that_dies_be_it_owner_or_asker() {
+    let test = "dead::gets_from_a_channel_name_the_rank_that_dies_be_it_owner_or_asker";
+    kill_each(test, "2,1", &SeatKind::ALL, |seat| match seat {
+        Seat::Inline(job) => get_from_the_first(&job, &job.channels("queue").open()?),
+        Seat::Threaded(job) => get_from_the_first(&job, &job.channels("queue").open()?),
+    });
 }

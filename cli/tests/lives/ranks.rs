@@ -22,17 +22,19 @@ pub const WATCHDOG: Duration = Duration::from_secs(20);
 /// What stands before each word of a rank, since the test harness writes on the same lines.
 const MARK: &str = "@@";
 
-/// Where calls make progress, or a thread does; or the rank is a thread, with a relay beside it.
+/// Where calls make progress, or a thread does; or the rank is a thread, with a relay beside it, or
+/// has an agent for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeatKind {
     Inline,
     Threaded,
     Minirank,
+    Agent,
 }
 
 impl SeatKind {
     pub const ALL: [Self; 2] = [Self::Inline, Self::Threaded];
-    pub const WITH_RELAYS: [Self; 3] = [Self::Inline, Self::Threaded, Self::Minirank];
+    pub const WITH_RELAYS: [Self; 4] = [Self::Inline, Self::Threaded, Self::Minirank, Self::Agent];
 }
 
 /// A rank's part of the job.
@@ -249,6 +251,9 @@ impl<'a> Spec<'a> {
         let mut command = Command::new(self.launcher.unwrap_or(env!("CARGO_BIN_EXE_trihop")));
         if self.launcher.is_none() {
             command.args(["run", "--node-sizes", self.node_sizes]);
+        }
+        if self.seat == SeatKind::Agent {
+            command.args(["--seat", "agent"]);
         }
         command.args(self.launch);
         if self.launcher.is_none() {

@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`.
-const NOT_OPTIONS: [&str; 14] = [
+const NOT_OPTIONS: [&str; 17] = [
+    "AGENT",
+    "AGENT_PLACE",
     "BOOT_FD",
     "MINIS_PER_RANK",
     "PROGRESS_FD",
@@ -21,6 +23,7 @@ const NOT_OPTIONS: [&str; 14] = [
     "SCHEDULES",
     "LOG",
     "LOG_FILE",
+    "TRACE",
     "KILLS",
     "MASTER",
     "SECRET_FILE",
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn every_name_can_be_set_and_is_known() {
         let other = |row: &OptionRow| {
-            let values = ["77", "300000", "1", "direct", "single", "read"];
+            let values = ["77", "300000", "1", "0", "direct", "single", "read"];
             let differs = |value: &&str| {
                 let mut options = Options::default();
                 options.set(row.name, value).is_ok() && options != Options::default()

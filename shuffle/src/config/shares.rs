@@ -31,6 +31,24 @@ macro_rules! shares {
                     own_slots: usize::MAX,
                 }
             }
+
+            /// All of them as numbers, for another process of the same library.
+            pub(crate) fn words(&self) -> Vec<u64> {
+                let own = [self.reassembly_bytes, self.own_slots];
+                let words = [$(self.$name),+].into_iter().chain(own);
+                words.map(|word| word as u64).collect()
+            }
+
+            /// Back from [`Shares::words`]; none where these are not as many.
+            pub(crate) fn of_words(words: &[u64]) -> Option<Self> {
+                let mut words = words.iter().map(|&word| word as usize);
+                let shares = Self {
+                    $($name: words.next()?,)+
+                    reassembly_bytes: words.next()?,
+                    own_slots: words.next()?,
+                };
+                words.next().is_none().then_some(shares)
+            }
         }
     };
 }

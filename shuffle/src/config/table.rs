@@ -12,7 +12,7 @@
 /// ```
 ///
 /// `agreed` where all ranks need the same value, `local` where each may have its own. A default is
-/// a number with or without a unit, or `else` and a text where it is the type's own. Values are
+/// a number with or without a unit, `yes`, or `else` and a text where it is the type's own. Values are
 /// `(low to high)`, `(0 or low to high)`, or `(of "text")` where the type knows them.
 #[doc(hidden)]
 #[macro_export]
@@ -41,7 +41,7 @@ macro_rules! options_table {
                 agreed remote_buftarget_bytes: usize as u64 = (64 KiB) in (1 to 16 MiB) "bytes";
                 /// Records that may wait for a delivery thread, or for an application without a
                 /// handler. One run always may.
-                local deliverq_max: usize as u64 = (4_096) in (1 to 4_294_967_295) "records";
+                local deliverq_max: usize as u64 = (65_536) in (1 to 4_294_967_295) "records";
                 /// Whether the handler has a delivery thread of its own, where the job has threads.
                 /// Those of the other streams share one, on which a handler that blocks keeps the
                 /// others waiting.
@@ -87,7 +87,7 @@ macro_rules! options_table {
             job {
                 /// Who started the job.
                 /// `single` also where a launcher has several tasks and each is to be a job of one.
-                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "master, pmix, pmi1, local, single") "";
+                local launcher: Option<Launcher> as [c_char; 16] = (else "found out") in (of "master, pmix, pmi1, local, single, agent") "";
                 /// libfabric provider between nodes.
                 /// `FI_PROVIDER` counts where this is not set and that names just one.
                 local provider: Option<String> as [c_char; 64] = (else "the best by score") in (of "a name as `trihop info` has it") "";
@@ -110,6 +110,9 @@ macro_rules! options_table {
                 /// of whole seconds: how long a rank computes, blocks or is stopped does not
                 /// matter. A process that ends is known at once.
                 local watch_timeout_ms: u64 as u64 = (5_000) in (100 to 86_400_000) "milliseconds";
+                /// Whether the processes show their counters to others of the same user.
+                /// On a page of shared memory, which `trihop top` and `trihop dump` read.
+                local counters_page: bool as u64 = (yes) in (of "0, 1") "";
             }
         }
     };
@@ -133,6 +136,9 @@ macro_rules! option_value {
     };
     (($number:literal TiB)) => {
         $number << 40
+    };
+    ((yes)) => {
+        true
     };
     ((else $text:literal)) => {
         Default::default()
@@ -166,6 +172,7 @@ macro_rules! option_note {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! option_text {
+    ((yes)) => { "1" };
     ((else $text:literal)) => { $text };
     ((of $text:literal)) => { $text };
     ((0 or $($range:tt)+)) => { concat!("0 or ", $crate::option_text!(($($range)+))) };

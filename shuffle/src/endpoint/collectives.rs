@@ -146,8 +146,8 @@ impl Engine {
     }
 
     /// As [`Engine::has_passed_on_results`], and the provider is done with sending them: no
-    /// progress of this rank is needed for them to arrive, since nobody relays them and their
-    /// receivers still wait.
+    /// progress of this rank is needed for them to arrive, since their receivers still wait, and
+    /// what goes through relays is theirs to send on.
     pub fn has_left_results(&self) -> bool {
         self.has_passed_on_results()
             && self

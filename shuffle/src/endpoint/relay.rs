@@ -30,6 +30,12 @@ impl Engine {
         Ok(any_ended)
     }
 
+    /// Whether a closed stream of this number is kept.
+    pub fn keeps_closed(&self, number: u16) -> bool {
+        let mut closed = self.closed.iter();
+        closed.any(|&at| self.streams[at].id == number)
+    }
+
     /// Closes the stream with this number, once nothing of it is left here.
     pub fn retire_at_relay(&mut self, number: u16) -> bool {
         let Some(&Some(at)) = self.places.get(usize::from(number)) else {
@@ -43,6 +49,13 @@ impl Engine {
             self.retire(self.id_of(at));
         }
         is_over
+    }
+
+    /// Whether this relay holds nothing of the job's own stream any more, and has sent all that came
+    /// through it.
+    pub fn has_relayed_results(&self) -> bool {
+        let system = self.open_streams().next();
+        self.has_left_results() && system.is_none_or(|(state, _)| !state.inbound.has_backlog())
     }
 
     /// An error as others are to hear of it: they know ranks, and a relay is named by the rank that

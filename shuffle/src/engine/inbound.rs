@@ -27,6 +27,7 @@ use crate::queue::remote::{BatchSizes, Identity, RemoteQueue};
 use crate::queue::remotes::Remotes;
 use crate::route::Stage;
 use crate::stats::Stats;
+use crate::trace::OfBatch;
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
 pub(crate) const CONTROL_BYTES: usize = 128;
@@ -394,7 +395,15 @@ impl Links {
             kind = ?header.kind,
             "batch"
         );
-        stats.batches_received += u64::from(queues.remotes[index].is_beyond);
+        let remote = &queues.remotes[index];
+        stats.batches_received += u64::from(remote.is_beyond);
+        remote.trace.batch(
+            OfBatch::Arrived,
+            remote.end,
+            remote.stage,
+            header.sequence,
+            header.bytes as usize,
+        );
         let arrival = match header.kind {
             BatchKind::Eager => Arrival::Here {
                 buffer,

@@ -33,8 +33,9 @@ use crate::error::{Error, Result};
 use crate::queue::Input;
 use crate::queue::counters::SendReason;
 use crate::queue::remote::Identity;
-use crate::route::{JobRoute, Stage, StageSpec};
+use crate::route::{EndpointId, JobRoute, Stage, StageSpec};
 use crate::stats::Stats;
+use crate::trace::OfBatch;
 use forward::{Begun, Forwarding};
 use inbound::Links;
 use outbound::Outbound;
@@ -562,6 +563,9 @@ fn drain_links(
                 incoming.in_record = goes_on;
             }
             if !blocked {
+                let number = links.incoming[index].receiving.accepted();
+                let trace = &forwarding.out().queues.remotes[index].trace;
+                trace.batch(OfBatch::Accepted, EndpointId(end), stage, number, 0);
                 links.accept(index);
             }
         }

@@ -23,11 +23,13 @@ use trihop_transport::topology::Rank;
 
 use super::codec::{Codec, encode, with_scratch};
 use super::shuffle::Shuffle;
+use super::step::StepBuilder;
 use crate::endpoint::Channel;
 use crate::engine::contribution::Contributors;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
+use crate::job::JobState;
 use crate::queue::audience::BroadcastTo;
 use crate::seat::{self, Handle, Inline, Seat, Seating};
 use crate::terminate::End;
@@ -117,6 +119,19 @@ pub struct Array<E, T, C, S: Seat> {
     codec: C,
     owners: Owners<S>,
     of: PhantomData<fn() -> T>,
+}
+
+impl<E, T, C: Clone, S: Seat> Clone for Array<E, T, C, S> {
+    /// The array itself, once more.
+    fn clone(&self) -> Self {
+        Self {
+            handle: self.handle.clone(),
+            elements: Arc::clone(&self.elements),
+            codec: self.codec.clone(),
+            owners: self.owners.clone(),
+            of: PhantomData,
+        }
+    }
 }
 
 impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
@@ -310,7 +325,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As [`Shuffle::fence`](crate::Shuffle::fence), and what handlers could not send.
     pub fn fence(&self) -> Result<()> {
         self.shuffle().fence()?;
-        self.settle()
+        self.settle(1)
     }
 
     /// Begins a step of which each element is a contributor, wherever it is by then: a rank without
@@ -323,15 +338,48 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// # Errors
     /// As that.
     pub fn begin_step(&self) -> Result<()> {
+        let end = End::Completion(self.count_contributors()?);
+        self.settle_before()?;
+        self.handle.start(end).map(drop)
+    }
+
+    /// As [`Array::begin_step`], with a priority, and with calls when the step begins and when it is
+    /// over: see [`StepBuilder`]. Waits until all ranks count their elements; the step that they
+    /// are counted for begins next.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn step<'s>(&self) -> Result<StepBuilder<'s, Self, S>>
+    where
+        C: Clone,
+    {
+        self.step_of(self.count_contributors()?)
+    }
+
+    /// As [`Array::step`], of contributors that the program counts, which so waits for nobody: it
+    /// may begin at the end of the step before.
+    ///
+    /// # Errors
+    /// As [`Array::with`], and what handlers could not send.
+    pub fn step_of<'s>(&self, contributors: Contributors) -> Result<StepBuilder<'s, Self, S>>
+    where
+        C: Clone,
+    {
+        self.settle_before()?;
+        let mut face = self.clone();
+        face.handle = self.handle.on_seat(self.handle.seat.for_calls());
+        Ok(StepBuilder::new(self.handle.clone(), face, contributors))
+    }
+
+    /// All elements of all ranks, behind what the last step has left.
+    fn count_contributors(&self) -> Result<Contributors> {
         let what = "counting elements";
         let mut elements = [self.elements.lock(what)?.inserted];
         let seat = &self.handle.seat;
         seat.one_at_a_time(None, what, || {
             seat::allreduce(seat, Channel::Calls, &mut elements, Reduce::Sum)
         })?;
-        let all = u64::try_from(elements[0]).unwrap_or(0);
-        let end = End::Completion(Contributors::All(all));
-        self.handle.start(end).map(drop)
+        Ok(Contributors::All(u64::try_from(elements[0]).unwrap_or(0)))
     }
 
     /// So many elements have sent what they have to send, on whichever rank they are.
@@ -349,7 +397,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     pub fn test(&self) -> Result<bool> {
         let is_over = self.handle.test()?;
         if is_over {
-            self.settle()?;
+            self.settle(0)?;
         }
         Ok(is_over)
     }
@@ -360,7 +408,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As [`Array::test`].
     pub fn wait(&self) -> Result<()> {
         self.handle.wait()?;
-        self.settle()
+        self.settle(0)
     }
 
     /// One round of progress; how many records were handled.
@@ -383,7 +431,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     #[doc(hidden)]
     pub fn close(&self) -> Result<Vec<(u64, E)>> {
         self.shuffle().shutdown()?;
-        self.settle()?;
+        self.elements.check_failure()?;
         let here = std::mem::take(&mut self.elements.lock("shutting down")?.here);
         let elements = here.into_iter();
         Ok(elements.map(|(key, local)| (key, local.element)).collect())
@@ -457,10 +505,43 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         }
     }
 
-    fn settle(&self) -> Result<()> {
-        let mut table = self.elements.lock("the end of a step")?;
-        let here = self.handle.rank;
-        table.settle(|key| self.owners.of(key) == here);
+    /// A step is over, or a fence.
+    fn settle(&self, fences: u64) -> Result<()> {
+        let what = "the end of a step";
+        let is_begun = self.is_step_under_way(what)?;
+        self.change_settled(what, |table| {
+            table.begun += fences;
+            table.begun - u64::from(is_begun)
+        })
+    }
+
+    /// The next step begins: those before are over. One that is refused, since another is under
+    /// way, is none.
+    fn settle_before(&self) -> Result<()> {
+        let what = "the begin of a step";
+        if self.is_step_under_way(what)? {
+            return Ok(());
+        }
+        self.change_settled(what, |table| {
+            table.begun += 1;
+            table.begun - 1
+        })
+    }
+
+    fn is_step_under_way(&self, what: &'static str) -> Result<bool> {
+        let stream = self.handle.id.stream;
+        let number = |job: &mut JobState| Ok(job.parked.number_of(stream).is_some());
+        self.handle.seat.with(what, number)
+    }
+
+    fn change_settled(
+        &self,
+        what: &'static str,
+        over: impl FnOnce(&mut Table<E>) -> u64,
+    ) -> Result<()> {
+        let mut table = self.elements.lock(what)?;
+        let (steps, here) = (over(&mut table), self.handle.rank);
+        table.settle_until(steps, |key| self.owners.of(key) == here);
         drop(table);
         self.elements.check_failure()
     }

@@ -18,6 +18,11 @@ use crate::queue::window::PushWindow;
 use crate::seat::{Handle, Inline, Seat, Seating};
 use crate::terminate::End;
 
+/// Advances in a row that move nothing, and the number from which on each gives the processor away.
+const FRUITLESS_YIELDS: u32 = 2;
+/// The number from which on each sleeps until something comes, where nothing is here to be pulled.
+const FRUITLESS_PAUSES: u32 = 6;
+
 /// How far a step of a [`Conveyor`] has come on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConveyorState {
@@ -225,8 +230,11 @@ impl<S: Seating> Belt<S> {
         } else {
             // Whoever this waits for may need the processor.
             self.fruitless += 1;
-            if self.fruitless > 1 {
-                std::thread::yield_now();
+            match self.fruitless {
+                ..FRUITLESS_YIELDS => {}
+                FRUITLESS_YIELDS..FRUITLESS_PAUSES => std::thread::yield_now(),
+                _ if self.is_empty() => self.handle.seat.pause(what)?,
+                _ => std::thread::yield_now(),
             }
         }
         let is_empty = self.is_empty();
@@ -334,8 +342,10 @@ macro_rules! common_calls {
                 self.belt.unpull()
             }
 
-            /// A round of progress, which never waits; fetches what has come, once all that was
-            /// fetched before has been pulled. `is_done`: this rank pushes no more in this step,
+            /// A round of progress; fetches what has come, once all that was fetched before has been
+            /// pulled. It waits for nothing. Where it moves nothing several times in a row and
+            /// nothing is here to be pulled, it sleeps until something comes, at most for a
+            /// millisecond. `is_done`: this rank pushes no more in this step,
             /// which is said once or in each call from then on. False once nobody does and
             /// everything has been pulled: the step is complete here.
             ///

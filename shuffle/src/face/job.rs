@@ -7,6 +7,7 @@ use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::topology::{Rank, Topology};
 
 use super::array::ArrayBuilder;
+use super::channel::ChannelsBuilder;
 use super::codec::Codec;
 use super::coded::CodedBuilder;
 use super::shuffle::ShuffleBuilder;
@@ -131,6 +132,12 @@ impl<S: Seat> Job<S> {
         C: Codec<E> + Codec<T> + Clone,
     {
         ArrayBuilder::new(&self.seat, name, self.size(), codec)
+    }
+
+    /// Channels: bounded queues of messages, each on the rank that makes it, used by all ranks.
+    /// Opening is collective; the same names in the same order on every rank.
+    pub fn channels(&self, name: &str) -> ChannelsBuilder<S> {
+        ChannelsBuilder::new(&self.seat, name)
     }
 
     /// A stream of items of `item_bytes` bytes, or of byte records where that is 0: for bindings to

@@ -2,6 +2,7 @@
 
 pub(crate) mod array;
 mod broadcast;
+pub(crate) mod channel;
 pub(crate) mod codec;
 pub(crate) mod coded;
 pub(crate) mod conveyor;

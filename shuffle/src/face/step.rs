@@ -103,7 +103,8 @@ impl<'h, F: Clone + 'h> StepBuilder<'_, F, Inline<'h>> {
     /// inside of a call that makes progress, between two of its rounds, with the stream. It may
     /// call `done`, and send, which never waits for room (what finds none is spilled, as what
     /// handlers send) but makes progress as ever: handlers may be called meanwhile. It may begin
-    /// the next step, and they so follow each other as often as one likes. What waits for others,
+    /// the next step, which binds it as it binds the program, and they so follow each other as
+    /// often as one likes. What waits for others,
     /// or tests, is [`Error::Nested`](crate::Error::Nested) there. A panic ends the job, as that of
     /// a handler does.
     ///

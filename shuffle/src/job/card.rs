@@ -7,11 +7,11 @@ use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::protocol::wire::VERSION;
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::addresses::{PackedAddresses, pack};
 use crate::error::{Error, Result};
-use crate::node::Door;
+use crate::node::{Door, Hosts};
 
 /// First bytes of what any version leaves; behind them comes the version of the wire format.
 const MAGIC: [u8; 4] = *b"3hop";
@@ -33,18 +33,25 @@ fn prefix() -> Vec<u8> {
     [&MAGIC[..], &[VERSION]].concat()
 }
 
-/// What `rank` has left under `key`, if it is of our version.
-fn fetch(rank: Rank, key: &str, bootstrap: &mut dyn Bootstrap) -> Result<Vec<u8>> {
+/// What a rank of `topology`, which the launcher knows, has left under `key`, if it is of our
+/// version.
+fn fetch(
+    topology: &Topology,
+    rank: Rank,
+    key: &str,
+    bootstrap: &mut dyn Bootstrap,
+) -> Result<Vec<u8>> {
+    let named = topology.named(rank);
     tracing::trace!(target: "trihop_transport::bootstrap", of = rank.0, key, "fetching");
     let bytes = bootstrap.get(rank, key)?;
     match bytes.as_deref().and_then(version_of) {
         Some(theirs) if theirs != VERSION => Err(Error::Version {
-            rank: rank.0,
+            rank: named.0,
             ours: VERSION.into(),
             theirs: theirs.into(),
         }),
         Some(_) => Ok(bytes.unwrap_or_default()),
-        None => Err(invalid(rank, bootstrap)),
+        None => Err(invalid(named, bootstrap)),
     }
 }
 
@@ -74,9 +81,9 @@ impl Greeting {
     }
 
     /// The greeting that `rank`, the first of its node, has left.
-    pub fn of(rank: Rank, bootstrap: &mut dyn Bootstrap) -> Result<Self> {
-        let bytes = fetch(rank, GREETING_KEY, bootstrap)?;
-        Self::parse(&bytes).ok_or_else(|| invalid(rank, bootstrap))
+    pub fn of(topology: &Topology, rank: Rank, bootstrap: &mut dyn Bootstrap) -> Result<Self> {
+        let bytes = fetch(topology, rank, GREETING_KEY, bootstrap)?;
+        Self::parse(&bytes).ok_or_else(|| invalid(topology.named(rank), bootstrap))
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
@@ -92,16 +99,18 @@ impl Greeting {
     }
 }
 
-/// What other nodes are told of a node: where its watch listens, and the fabric addresses of its
-/// ranks, by local rank.
+/// What other nodes are told of a node: how many ranks its first process hosts, where its watch
+/// listens, and the fabric addresses of its ranks, by local rank.
 pub(super) struct Card<'a> {
+    pub hosts: Hosts,
     pub watch: &'a [u8],
     pub addresses: PackedAddresses<'a>,
 }
 
 impl<'a> Card<'a> {
-    pub fn encode(watch: &[u8], addresses: &[Vec<u8>]) -> Vec<u8> {
+    pub fn encode(hosts: Hosts, watch: &[u8], addresses: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = prefix();
+        bytes.extend_from_slice(&hosts.0.to_le_bytes());
         // At most four addresses of 19 bytes.
         bytes.push(watch.len() as u8);
         bytes.extend_from_slice(watch);
@@ -113,21 +122,31 @@ impl<'a> Card<'a> {
         Ok(bootstrap.put(CARD_KEY, card)?)
     }
 
-    /// The bytes of the card that `rank` has left, the first of a node with so many ranks.
-    pub fn fetch(rank: Rank, ranks: u32, bootstrap: &mut dyn Bootstrap) -> Result<Vec<u8>> {
-        let bytes = fetch(rank, CARD_KEY, bootstrap)?;
-        match Card::parse(&bytes, ranks) {
+    /// The bytes of the card that the first rank of a node of `topology` has left.
+    pub fn fetch(
+        topology: &Topology,
+        node: NodeId,
+        bootstrap: &mut dyn Bootstrap,
+    ) -> Result<Vec<u8>> {
+        let first = topology.rank_at(node, 0);
+        let bytes = fetch(topology, first, CARD_KEY, bootstrap)?;
+        match Card::parse(&bytes, topology.local_size_of(node)) {
             Some(_) => Ok(bytes),
-            None => Err(invalid(rank, bootstrap)),
+            None => Err(invalid(topology.named(first), bootstrap)),
         }
     }
 
     /// The card of a node with so many ranks.
     pub fn parse(bytes: &'a [u8], ranks: u32) -> Option<Self> {
         version_of(bytes).filter(|version| *version == VERSION)?;
-        let (&watch, rest) = bytes[PREFIX_BYTES..].split_first()?;
+        let (hosts, rest) = bytes[PREFIX_BYTES..].split_first_chunk::<4>()?;
+        let (&watch, rest) = rest.split_first()?;
         let (watch, addresses) = rest.split_at_checked(usize::from(watch))?;
         let addresses = PackedAddresses::parse(addresses, ranks)?;
-        Some(Self { watch, addresses })
+        Some(Self {
+            hosts: Hosts(u32::from_le_bytes(*hosts)),
+            watch,
+            addresses,
+        })
     }
 }

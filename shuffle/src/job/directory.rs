@@ -15,7 +15,7 @@ use trihop_transport::watch::neighbours;
 
 use super::card::{Card, Greeting};
 use crate::error::{Error, Result};
-use crate::node::{Door, Introduction, NodeBook, Roster, socket_name};
+use crate::node::{Door, Hosts, Introduction, Member, NodeBook, Roster, socket_name};
 use crate::route::{EndpointId, JobRoute, RouteName};
 
 /// A launcher's store, which the job may have taken leave of already.
@@ -52,17 +52,23 @@ pub(super) fn arrive(
     topology: &Topology,
     newcomer: Newcomer<'_>,
 ) -> Result<Arrival> {
-    let (group, route) = (newcomer.introduction.group, newcomer.route);
+    let Introduction { group, hosts, .. } = newcomer.introduction;
+    let route = newcomer.route;
     let book = match topology.local_rank() {
         0 => receive(bootstrap, topology, newcomer)?,
         _ => introduce(bootstrap, topology, newcomer)?,
     };
-    let Roster { secret, members } = book.roster(topology)?;
+    let roster = book.roster(topology)?;
+    roster.check_hosts(topology, hosts)?;
+    let Roster {
+        secret, members, ..
+    } = roster;
     let ranks = topology.ranks_of(topology.node());
     let names = ranks.zip(&members);
     let directory = Directory {
         book,
         topology: topology.clone(),
+        hosts,
     };
     if topology.nodes() > 1 {
         directory.fetch_share(&wanted(topology, route)?, bootstrap)?;
@@ -70,12 +76,9 @@ pub(super) fn arrive(
     Ok(Arrival {
         secret,
         names: names
-            .map(|(rank, (nonce, _))| socket_name(*nonce, rank))
+            .map(|(rank, member)| socket_name(member.nonce, rank))
             .collect(),
-        sharers: members
-            .iter()
-            .filter(|(_, theirs)| *theirs == group)
-            .count() as u32,
+        sharers: members.iter().filter(|other| other.group == group).count() as u32,
         directory,
     })
 }
@@ -106,15 +109,23 @@ fn receive(
     bootstrap.fence()?;
     // Rank 0 is the first of its node.
     if topology.rank() != Rank(0) {
-        secret = Greeting::of(Rank(0), bootstrap)?.secret;
+        secret = Greeting::of(topology, Rank(0), bootstrap)?.secret;
     }
     let deadline = Instant::now() + timeout;
     let known = door.receive_all(listener, topology, introduction, deadline)?;
     let addresses: Vec<Vec<u8>> = known.iter().map(|one| one.address.clone()).collect();
-    let card = Card::encode(&watch, &addresses);
-    let members = known.iter().map(|one| (one.nonce, one.group)).collect();
+    let card = Card::encode(known[0].hosts, &watch, &addresses);
+    let member = |one: &Introduction| Member {
+        nonce: one.nonce,
+        group: one.group,
+        hosts: one.hosts,
+    };
+    let roster = Roster {
+        secret,
+        members: known.iter().map(member).collect(),
+    };
     // Other nodes' cards are as long as this one, or somewhat longer.
-    let book = NodeBook::create(topology, &Roster { secret, members }, 2 * card.len())?;
+    let book = NodeBook::create(topology, &roster, 2 * card.len())?;
     // There are routes with links inside of a node.
     book.keep_card(topology.node(), &card);
     if topology.nodes() > 1 {
@@ -122,7 +133,8 @@ fn receive(
     }
     let others = topology.ranks_of(topology.node()).zip(&known).skip(1);
     for (rank, one) in others {
-        door.hand_over(&book, &socket_name(one.nonce, rank), rank, deadline)?;
+        let to = socket_name(one.nonce, rank);
+        door.hand_over(&book, &to, topology.named(rank), deadline)?;
     }
     bootstrap.fence()?;
     Ok(book)
@@ -136,10 +148,9 @@ fn introduce(
 ) -> Result<NodeBook> {
     bootstrap.fence()?;
     let first = topology.rank_at(topology.node(), 0);
-    let door = Greeting::of(first, bootstrap)?.door;
-    let me = topology.rank();
+    let door = Greeting::of(topology, first, bootstrap)?.door;
     let deadline = Instant::now() + newcomer.timeout;
-    door.introduce(first, me, &newcomer.introduction, deadline)?;
+    door.introduce(topology, topology.rank(), &newcomer.introduction, deadline)?;
     // Behind this fence the book is on its way.
     bootstrap.fence()?;
     door.receive_book(
@@ -153,6 +164,8 @@ fn introduce(
 pub(crate) struct Directory {
     book: NodeBook,
     topology: Topology,
+    /// Of this process.
+    hosts: Hosts,
 }
 
 impl Directory {
@@ -197,27 +210,26 @@ impl Directory {
         let Some(bootstrap) = store else {
             return Err(Error::config("stream", "the job is being shut down"));
         };
-        let card = Card::fetch(self.first_of(node), self.ranks_of(node), bootstrap)?;
+        let card = Card::fetch(&self.topology, node, bootstrap)?;
+        let theirs = self.parse(node, &card)?.hosts;
+        self.hosts.check_same(self.first_of(node), theirs)?;
         self.book.keep_card(node, &card);
         Ok(card)
     }
 
     /// Another process has written it.
     fn parse<'c>(&self, node: NodeId, card: &'c [u8]) -> Result<Card<'c>> {
-        Card::parse(card, self.ranks_of(node)).ok_or_else(|| self.invalid(node))
+        let ranks = self.topology.local_size_of(node);
+        Card::parse(card, ranks).ok_or_else(|| self.invalid(node))
     }
 
     fn invalid(&self, node: NodeId) -> Error {
-        let first = self.first_of(node);
+        let first = self.topology.named(self.first_of(node));
         Error::bad_peer(first.0, "a start-up card with an impossible address")
     }
 
     fn first_of(&self, node: NodeId) -> Rank {
         self.topology.rank_at(node, 0)
-    }
-
-    fn ranks_of(&self, node: NodeId) -> u32 {
-        self.topology.local_size_of(node)
     }
 
     /// Bytes of shared memory that this node has filled.

@@ -39,6 +39,8 @@ struct Job {
     route: RouteName,
     session: u32,
     timeout: Duration,
+    /// What the processes of a node host.
+    hosts: fn(Rank) -> Hosts,
 }
 
 impl Job {
@@ -55,6 +57,7 @@ impl Job {
             route: RouteName::default(),
             session: 0,
             timeout: TIMEOUT,
+            hosts: |_| Hosts(0),
         }
     }
 
@@ -73,7 +76,7 @@ impl Job {
             let topology = self.seen_from(self.topology.rank_at(node, 0));
             let ranks = topology.ranks_of(node);
             let addresses: Vec<_> = ranks.map(|rank| address(&topology, rank, 0)).collect();
-            let card = Card::encode(&watch(node), &addresses);
+            let card = Card::encode(Hosts(0), &watch(node), &addresses);
             Card::leave(&card, &mut self.connect(topology.rank())).unwrap();
         }
     }
@@ -92,6 +95,7 @@ impl Job {
             introduction: Introduction {
                 nonce,
                 group: u64::from(rank.0 % 2),
+                hosts: (self.hosts)(rank),
                 address: address(&topology, rank, self.session),
             },
             listener: &listener,
@@ -378,8 +382,8 @@ fn open_door(first: Rank, pmi: &mut Pmi1) -> (Door, DescriptorListener) {
 
 #[test]
 fn a_card_that_is_missing_or_broken_is_an_error_that_names_its_rank() {
-    let good = Card::encode(&watch(NodeId(1)), &[vec![1; 16]]);
-    let of_two_ranks = Card::encode(&watch(NodeId(1)), &[vec![1; 16], vec![2; 16]]);
+    let good = Card::encode(Hosts(0), &watch(NodeId(1)), &[vec![1; 16]]);
+    let of_two_ranks = Card::encode(Hosts(0), &watch(NodeId(1)), &[vec![1; 16], vec![2; 16]]);
     for card in [
         None,
         Some(good[..9].to_vec()),
@@ -406,7 +410,7 @@ fn cards_and_greetings_of_another_version_are_told_apart() {
     let job = Job::new(&[1, 1], &[0, 1]);
     beside(&job, 1, |pmi| {
         fence(pmi);
-        let mut card = Card::encode(&watch(NodeId(1)), &[vec![1; 16]]);
+        let mut card = Card::encode(Hosts(0), &watch(NodeId(1)), &[vec![1; 16]]);
         card[4] += 1;
         Card::leave(&card, pmi).unwrap();
         fence(pmi);
@@ -469,10 +473,12 @@ fn a_rank_that_does_not_introduce_itself_is_named_by_the_first() {
     for rank in [1, 2] {
         beside(&job, rank, move |pmi| {
             fence(pmi);
-            let door = Greeting::of(Rank(0), pmi).unwrap().door;
+            let topology = Topology::from_node_sizes(&[3], Rank(rank)).unwrap();
+            let door = Greeting::of(&topology, Rank(0), pmi).unwrap().door;
             let introduction = Introduction {
                 nonce: 1,
                 group: 0,
+                hosts: Hosts(0),
                 address: Vec::new(),
             };
             let (name, deadline) = (socket_name(door.nonce, Rank(0)), Instant::now() + TIMEOUT);
@@ -485,14 +491,14 @@ fn a_rank_that_does_not_introduce_itself_is_named_by_the_first() {
             say(&[0; 64]);
             let password = door.password ^ 1;
             Door { password, ..door }
-                .introduce(Rank(0), Rank(1), &introduction, deadline)
+                .introduce(&topology, Rank(1), &introduction, deadline)
                 .unwrap();
             for stranger in [0, 3, u32::MAX] {
-                door.introduce(Rank(0), Rank(stranger), &introduction, deadline)
+                door.introduce(&topology, Rank(stranger), &introduction, deadline)
                     .unwrap();
             }
             if rank == 2 {
-                door.introduce(Rank(0), Rank(2), &introduction, deadline)
+                door.introduce(&topology, Rank(2), &introduction, deadline)
                     .unwrap();
             }
             fence(pmi);
@@ -502,6 +508,71 @@ fn a_rank_that_does_not_introduce_itself_is_named_by_the_first() {
     assert!(text.contains("ranks [1] of this node"), "{text}");
 }
 
+/// What each process of a job says where they host different numbers of ranks.
+fn differing(sizes: &[u32], hosts: fn(Rank) -> Hosts) -> Vec<Option<String>> {
+    let nodes: Vec<u32> = (0..sizes.len() as u32).collect();
+    let mut job = Job::new(sizes, &nodes);
+    job.hosts = hosts;
+    let job = Arc::new(job);
+    let arrive = |rank| {
+        let job = Arc::clone(&job);
+        thread::spawn(move || job.arrive(Rank(rank)).err().map(|error| error.to_string()))
+    };
+    let arriving: Vec<_> = (0..job.topology.size()).map(arrive).collect();
+    let said = arriving.into_iter().map(|rank| rank.join().unwrap());
+    said.collect()
+}
+
+#[test]
+fn processes_with_different_numbers_of_ranks_are_told_both() {
+    let of_last = |rank: Rank| Hosts([3, 3, 2][rank.0 as usize]);
+    for sizes in [&[3][..], &[2, 1], &[1, 2], &[1, 1, 1]] {
+        let said = differing(sizes, of_last);
+        for text in said.iter().flatten() {
+            assert!(
+                text.contains("3 with a relay") && text.contains("2 with a relay"),
+                "{sizes:?}: {text}"
+            );
+        }
+        // On another node it is found by whoever fetches the card.
+        assert!(said[2].is_some() && (said[0].is_some() || said[1].is_some()));
+    }
+    for text in differing(&[1, 1], |rank| Hosts(rank.0)) {
+        let text = text.unwrap();
+        assert!(
+            text.contains("1 with a relay") && text.contains("1 without a relay"),
+            "{text}"
+        );
+    }
+}
+
+/// Errors of the start name ranks of the job where processes host several.
+#[test]
+fn a_process_that_does_not_introduce_itself_is_named_by_its_first_rank() {
+    let mut job = Job::new(&[2], &[0]);
+    job.timeout = SHORT;
+    let hosting = job.topology.with_relays(4).unwrap();
+    job.topology = hosting.processes();
+    beside(&job, 1, |pmi| {
+        fence(pmi);
+        fence(pmi);
+    });
+    let text = error(job.arrive(Rank(0))).to_string();
+    assert!(text.contains("ranks [4] of this node"), "{text}");
+    let job = Job::new(&[1, 1], &[0, 1]);
+    let hosting = job.topology.with_relays(4).unwrap();
+    let job = Job {
+        topology: hosting.processes(),
+        ..job
+    };
+    beside(&job, 1, |pmi| {
+        fence(pmi);
+        fence(pmi);
+    });
+    let text = error(job.arrive(Rank(0))).to_string();
+    assert!(text.contains("rank 4 has left no valid"), "{text}");
+}
+
 #[test]
 fn a_book_without_room_leaves_each_rank_to_ask_for_itself() {
     let job = Job::new(&[1; 3], &[0]);
@@ -509,11 +580,16 @@ fn a_book_without_room_leaves_each_rank_to_ask_for_itself() {
     let topology = job.seen_from(Rank(0));
     let roster = Roster {
         secret: Secret::random().unwrap(),
-        members: vec![(1, 2)],
+        members: vec![Member {
+            nonce: 1,
+            group: 2,
+            hosts: Hosts(0),
+        }],
     };
     let directory = Directory {
         book: NodeBook::create(&topology, &roster, 0).unwrap(),
         topology,
+        hosts: Hosts(0),
     };
     let mut pmi = job.connect(Rank(0));
     for _ in 0..2 {

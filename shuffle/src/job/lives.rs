@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{EndpointId, NodeId, Rank, Topology};
 use trihop_transport::watch::{
     self, Board, Cause, Listening, Neighbour, News, Setup, Watch, neighbours,
 };
@@ -81,7 +81,7 @@ impl Lives {
             watch: None,
             seen_ns: 0,
             told: false,
-            mini: topology.has_relays().then(|| topology.rank()),
+            mini: (topology.has_relays() && !topology.has_agents()).then(|| topology.rank()),
             is_relay: topology.is_relay(),
         }
     }
@@ -148,7 +148,10 @@ pub(super) struct WatchStart {
 impl WatchStart {
     /// Listens, so that the start-up card can say where.
     pub fn listen(options: &Options, topology: &Topology) -> Result<Option<Self>> {
-        if topology.nodes() == 1 || topology.processes().local_rank() != 0 {
+        let has_watch = topology
+            .ends_of_process()
+            .any(|end| end == topology.keeper());
+        if topology.nodes() == 1 || !has_watch {
             return Ok(None);
         }
         let listening = Listening::open(&options.interfaces(), options.loopback)?;
@@ -175,9 +178,9 @@ impl WatchStart {
         let Some(wake) = lives.wake.clone() else {
             return Ok(());
         };
-        let open = |(rank, process): &(u32, ProcessWatch)| {
+        let open = |(end, process): &(EndpointId, ProcessWatch)| {
             let watch = process.try_clone()?;
-            Ok::<_, Error>((Rank(*rank), watch))
+            Ok::<_, Error>((topology.rank_of(*end), watch))
         };
         let watch = Watch::start(Setup {
             topology: topology.clone(),
@@ -229,13 +232,18 @@ impl JobState {
             .watches
             .iter()
             .find(|(_, watch)| watch.has_ended());
-        if let Some(&(rank, _)) = ended {
-            let rank = Rank(rank);
+        if let Some(&(end, _)) = ended {
+            let topology = &self.engine.topology;
+            let rank = topology.rank_of(end);
+            let news = match EndpointId::from(rank) == end {
+                true => News {
+                    rank,
+                    cause: Cause::Ended,
+                },
+                false => News::failed(rank, "the agent of its node has ended before the job did"),
+            };
             // Unless the board knows what it has ended because of.
-            self.lives.post(&News {
-                rank,
-                cause: Cause::Ended,
-            });
+            self.lives.post(&news);
         }
         self.check_news()
     }

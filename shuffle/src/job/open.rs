@@ -8,7 +8,7 @@ use trihop_transport::protocol::wire::Epoch;
 use super::JobState;
 use crate::config::StreamOptions;
 use crate::dump;
-use crate::endpoint::{Agreed, Need, Plan, Prepared, StreamId, is_on_demand};
+use crate::endpoint::{Agreed, Engine, Need, Plan, Prepared, StreamId, is_on_demand};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
@@ -25,17 +25,19 @@ pub(crate) enum Begun {
 }
 
 impl JobState {
-    /// Begins to open a stream, with what all ranks must have in common.
+    /// Begins to open a stream, with what all ranks must have in common; in the place of the closed
+    /// stream that `reusable` picks, if all agree on that.
     pub fn begin_opening(
         &mut self,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
+        reusable: impl FnOnce(&Engine, &Plan) -> Option<u16>,
     ) -> Result<(Agreed, Begun)> {
         let plan = self.engine.plan(name, options, item_bytes)?;
         let agreed = plan.agreed(&self.options);
         self.attach_ends(&plan)?;
-        let begun = match self.engine.reusable(&plan) {
+        let begun = match reusable(&self.engine, &plan) {
             Some(id) => Begun::Again(id, plan),
             None => {
                 self.admit(&plan)?;
@@ -78,23 +80,57 @@ impl JobState {
 
     /// Gives the node's endpoints this one's inbox of a stream.
     pub fn give_inbox(&mut self, id: u16, prepared: &Prepared, deadline: Instant) -> Result<()> {
-        let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
-        let label = Label {
-            cookie,
-            stream: id,
-            end: topology.endpoint().0,
-        };
+        let (topology, label) = (&self.engine.topology, self.label(id));
         let given = self
             .node
             .give(topology, &label, &prepared.segment, deadline);
         self.explained(given)
     }
 
+    /// Tells the node's endpoints that this one has no inbox for a stream: they wait for it no more.
+    pub fn refuse_inbox(&mut self, id: u16) -> Result<()> {
+        let deadline = Instant::now() + self.options.bootstrap_timeout();
+        let label = self.label(id);
+        let told = self.node.refuse(&self.engine.topology, &label, deadline);
+        self.explained(told)
+    }
+
+    /// As a relay: tells those of the node's other processes that the ranks of this one have arrived
+    /// at the end of the job.
+    pub fn tell_arrived(&mut self, deadline: Instant) -> Result<()> {
+        let topology = &self.engine.topology;
+        self.node.tell_arrived(topology, &self.label(0), deadline)
+    }
+
+    /// Whether the ranks of all processes of the node have, as their relays have told.
+    pub fn has_node_arrived(&mut self) -> Result<bool> {
+        let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
+        self.node.keep_arrived(topology, cookie)?;
+        Ok(self.node.has_node_arrived(topology))
+    }
+
+    /// What this endpoint's descriptors for a stream come with.
+    fn label(&self, id: u16) -> Label {
+        Label {
+            cookie: self.engine.cookie,
+            stream: id,
+            end: self.engine.topology.endpoint().0,
+        }
+    }
+
     /// Whether the inboxes of all endpoints of the node have arrived.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: an endpoint has none.
     pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Instant) -> Result<bool> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         self.node.keep_arrived(topology, cookie)?;
+
         let missing = self.node.missing(topology, id);
+        if let Some(end) = self.node.refused(id) {
+            let why = format!("{} could not open it, and says why", topology.name_of(end));
+            return Err(Error::mismatch(&format!("(number {id})"), why));
+        }
         if !missing.is_empty() && Instant::now() >= deadline {
             return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
         }

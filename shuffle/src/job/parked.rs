@@ -94,6 +94,25 @@ struct UnderWay {
     at_end: AtEnd,
 }
 
+impl UnderWay {
+    /// Goes on with it; whether it is over.
+    fn poll(&mut self, engine: &mut Engine) -> Result<bool> {
+        let was_over = matches!(self.ending, Ending::Over(_));
+        let is_over = self.ending.poll(engine, self.id)?;
+        if is_over && !was_over {
+            self.trace(engine, true);
+        }
+        Ok(is_over)
+    }
+
+    fn trace(&self, engine: &Engine, is_over: bool) {
+        if let Ok((state, _)) = engine.stream(self.id) {
+            let end = self.ending.end();
+            engine.trace.step(&state.name, end, self.number, is_over);
+        }
+    }
+}
+
 /// What is under way, by the streams' places.
 #[derive(Default)]
 pub(crate) struct Parked {
@@ -118,7 +137,7 @@ impl Parked {
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
-            let is_under_way = matches!(under_way.ending.poll(engine, under_way.id), Ok(false));
+            let is_under_way = matches!(under_way.poll(engine), Ok(false));
             if is_under_way {
                 continue;
             }
@@ -254,17 +273,18 @@ impl JobState {
         if begun.is_err() {
             self.engine.stream_mut(id)?.1.end_step();
         }
-        let mut ending = begun?;
-        ending.poll(&mut self.engine, id)?;
-        self.parked.begun += 1;
-        self.parked.endings.push(UnderWay {
+        let mut under_way = UnderWay {
             id,
             way,
-            ending,
-            number: self.parked.begun,
+            ending: begun?,
+            number: self.parked.begun + 1,
             waker: None,
             at_end: AtEnd::Nothing,
-        });
+        };
+        under_way.trace(&self.engine, false);
+        under_way.poll(&mut self.engine)?;
+        self.parked.begun = under_way.number;
+        self.parked.endings.push(under_way);
         Ok(self.parked.begun)
     }
 
@@ -301,7 +321,7 @@ impl JobState {
             return Err(Error::misuse(&state.name, why));
         };
         let is_over = match all[at].at_end {
-            AtEnd::Nothing => all[at].ending.poll(&mut self.engine, id)?,
+            AtEnd::Nothing => all[at].poll(&mut self.engine)?,
             // By the next round of progress.
             AtEnd::Waits => false,
             AtEnd::Told => true,

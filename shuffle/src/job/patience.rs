@@ -1,6 +1,7 @@
 //! Waits that last long: once each, the log says what for.
 
 use super::JobState;
+use crate::observe::WaitNote;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
 
@@ -12,11 +13,18 @@ pub(super) const PATIENCE_NS: u64 = 10_000_000_000;
 /// How long a call has waited.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    since_ns: Option<u64>,
+    pub(super) since_ns: Option<u64>,
     ended: bool,
+    /// What the page says of it.
+    pub(super) note: WaitNote,
 }
 
 impl Patience {
+    /// Whether the wait was noted at all.
+    pub fn has_waited(&self) -> bool {
+        self.since_ns.is_some()
+    }
+
     /// Whether the wait has just become a long one; asked while it lasts, and true once at most.
     pub fn ends(&mut self, now_ns: u64, limit_ns: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
@@ -27,11 +35,9 @@ impl Patience {
 }
 
 impl JobState {
-    /// Says once that a call waits for long: for which ranks, and at which stage messages are kept.
-    #[cold]
-    pub fn warn_of_long_wait(&self, what: &str) {
-        let seconds = self.patience_ns / 1_000_000_000;
-        let rank = self.engine.topology.rank().0;
+    /// Why nothing moves that calls wait for: which ranks are awaited, and at which stage messages
+    /// are kept.
+    pub(super) fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         for (state, out) in self.engine.open_streams() {
             let of_stream = state.reasons(out).into_iter();
@@ -62,6 +68,15 @@ impl JobState {
         if reasons.is_empty() {
             reasons.push("nothing is kept on this rank: others have not come so far".to_owned());
         }
+        reasons
+    }
+
+    /// Says that a call waits for long, and why.
+    #[cold]
+    pub(super) fn warn_of_long_wait(&self, what: &str) {
+        let seconds = self.patience_ns / 1_000_000_000;
+        let rank = self.engine.topology.rank().0;
+        let mut reasons = self.reasons();
         let more = reasons.len().saturating_sub(MOST_REASONS);
         reasons.truncate(MOST_REASONS);
         if more > 0 {

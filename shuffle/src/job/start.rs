@@ -3,20 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::bootstrap::{self, Bootstrap, Shared};
+use trihop_transport::bootstrap::{self, Attachment, Bootstrap, Reception, Shared, Welcome};
 use trihop_transport::fabric;
-use trihop_transport::memory::descriptors::DescriptorListener;
-use trihop_transport::memory::limit::{self, Scope};
+use trihop_transport::link::Link;
+use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
+use trihop_transport::memory::limit::{self, Limit, Scope};
+use trihop_transport::memory::page::Page;
 use trihop_transport::park::spin_budget;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
-use trihop_transport::topology::{EndpointId, Topology};
+use trihop_transport::secret::Secret;
+use trihop_transport::topology::{EndpointId, Rank, Topology};
 use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
 
 use super::JobState;
 use super::budget::{Budget, group_word};
-use super::directory::{Arrival, Newcomer, arrive};
+use super::directory::{Arrival, Directory, Newcomer, arrive};
 use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
@@ -24,9 +27,11 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::{Introduction, NodeExchange, Process, socket_name};
+use crate::node::{Hosts, Introduction, NodeExchange, Process, socket_name};
+use crate::observe::Shown;
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
+use crate::trace::Trace;
 
 /// The launcher's bootstrap.
 pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
@@ -49,7 +54,26 @@ impl JobState {
     /// From the launcher's store to an engine without streams. See [`crate::Job::start_with`].
     pub fn start(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Started> {
         let topology = bootstrap.topology().clone();
-        let mut started = Self::start_process(options, bootstrap, topology)?;
+        let mut started = Self::start_process(options, bootstrap, topology, None)?;
+        Ok(started.pop().expect("a process has an endpoint"))
+    }
+
+    /// The same for an agent, which receives its ranks once it is `ready` for them.
+    pub fn start_agent(
+        options: Options,
+        bootstrap: Box<dyn Bootstrap>,
+        reception: &Reception,
+        ready: &dyn Fn(),
+    ) -> Result<Started> {
+        let topology = bootstrap.topology().with_agents(reception.ranks())?;
+        let topology = topology.seen_by(topology.relay_of(topology.process()))?;
+        if topology.local_relays() > 1 {
+            let why =
+                "there is one agent on each node, and the launcher has started several on one";
+            return Err(Error::config("agent", why));
+        }
+        let mut started =
+            Self::start_process(options, bootstrap, topology, Some((reception, ready)))?;
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
@@ -63,55 +87,51 @@ impl JobState {
         let topology = bootstrap.topology().with_relays(ranks)?;
         let topology = topology.seen_by(topology.relay_of(topology.process()))?;
         let host = Shared::host(bootstrap);
-        Self::start_process(options, Box::new(host), topology)
+        Self::start_process(options, Box::new(host), topology, None)
     }
 
-    /// Of the endpoints of a process, by their numbers; `topology` is seen by its host.
+    /// Of the endpoints of a process, by their numbers; `topology` is seen by its host. An agent
+    /// receives its ranks.
     fn start_process(
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         topology: Topology,
+        reception: Option<(&Reception, &dyn Fn())>,
     ) -> Result<Vec<Started>> {
         options.check()?;
-        let processes = topology.processes();
         let launcher = bootstrap.launcher();
         let route = JobRoute::new(options.stream.route, &topology)?;
         check_memory(&route, &options.stream)?;
         let tree = JobRoute::tree(&topology);
-        let ends = ends_of(&[&route, &tree]);
-        // A stream may have another route than the job's others, and links where these have none.
-        let link = if ends.is_empty() && topology.nodes() == 1 {
-            None
-        } else {
-            Some(fabric::open(&choice(&options, &processes, ends.len()))?)
-        };
-
         let limits = limit::limits();
-        let nonce = u64::from_le_bytes(random_bytes()?);
-        let listener = DescriptorListener::listen(
-            &socket_name(nonce, processes.rank()),
-            2 * topology.places() + 8,
-        )?;
-        let watch = WatchStart::listen(&options, &topology)?;
-        let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
-        let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
-        let newcomer = Newcomer {
-            introduction: Introduction {
-                nonce,
-                group: group_word(&limits),
-                address,
-            },
-            listener: &listener,
-            watch: encode_addresses(watch_addresses),
-            route: options.stream.route,
-            timeout: options.bootstrap_timeout(),
-        };
-        let Arrival {
+        let Arrived {
+            link,
+            listener,
+            watch,
             secret,
-            names,
+            others,
             sharers,
             directory,
-        } = arrive(&mut *bootstrap, &processes, newcomer)?;
+            provider,
+            early,
+        } = match bootstrap.attachment() {
+            Some(attachment) => Arrived::at_agent(attachment, &topology),
+            None => {
+                let ends = ends_of(&[&route, &tree]);
+                let mut arrived = Arrived::at_launcher(
+                    &mut *bootstrap,
+                    &options,
+                    &topology,
+                    ends.len(),
+                    &limits,
+                )?;
+                if let Some((reception, ready)) = reception {
+                    ready();
+                    arrived.receive_ranks(reception, &topology)?;
+                }
+                arrived
+            }
+        };
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
@@ -128,14 +148,15 @@ impl JobState {
         let ends: Vec<EndpointId> = topology.ends_of_process().collect();
         let doorbells = ends.iter().map(|_| Doorbell::create());
         let doorbells: Vec<Doorbell> = doorbells.collect::<Result<_, _>>()?;
-        let process = Arc::new(Process::new(listener, names));
+        let process = Arc::new(Process::new(listener, others));
         let deadline = Instant::now() + options.bootstrap_timeout();
         let cookie = secret.derive(WIRE_LABEL);
+        process.keep(&topology, cookie, early);
         let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
         let host = NodeExchange::of(Arc::clone(&process), watches);
         let mut lives = Lives::new(met.clone(), &topology);
         // Whoever has met the others has fetched its share.
-        if let Some(mut watch) = watch {
+        if let Some((mut watch, directory)) = watch.zip(directory.as_ref()) {
             for node in WatchStart::nodes(&topology) {
                 let addresses = directory.watch_of(node, Some(&mut *bootstrap))?;
                 let addresses = decode_addresses(&addresses).ok_or_else(|| {
@@ -154,17 +175,17 @@ impl JobState {
         };
         let spill_share_bytes = spill_share_bytes(neighbours, ends.len() as u32);
         let spin = spin_budget(neighbours as usize);
-        let provider = link.as_ref().map(|link| link.name().to_owned());
         // The host holds what there is once in a process: fabric, launcher, directory, watch.
         let hosts_dump = Arc::<DumpOnSignal>::default();
         let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
         let mut hosts = Some((link, bootstrap, directory, host, lives));
+        let mut pages = pages(&options, ends.len()).into_iter();
         let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
             let seen = topology.seen_by(end)?;
             let of_host = hosts.take_if(|_| end == topology.endpoint());
             let (link, bootstrap, directory, node, lives) = match of_host {
                 Some((link, bootstrap, directory, node, lives)) => {
-                    (link, Some(bootstrap), Some(directory), node, lives)
+                    (link, Some(bootstrap), directory, node, lives)
                 }
                 None => {
                     let node = NodeExchange::of(Arc::clone(&process), Vec::new());
@@ -178,6 +199,7 @@ impl JobState {
                 engine.attach_here(end, epoch, Arc::clone(bell));
             }
             engine.spill_share_bytes = spill_share_bytes;
+            engine.trace = Trace::from_env(&seen);
             let state = Self {
                 engine,
                 options: options.clone(),
@@ -201,6 +223,7 @@ impl JobState {
                 },
                 hosts_dump: Arc::clone(&hosts_dump),
                 told_records: 0,
+                timed_waits: 0,
                 // A relay has nothing to do but to wait.
                 patience_ns: if seen.is_relay() {
                     u64::MAX
@@ -208,6 +231,10 @@ impl JobState {
                     PATIENCE_NS
                 },
                 bell: doorbell.bell(),
+                shown: match pages.next() {
+                    Some(page) => Shown::on(page, &seen, &secret),
+                    None => Shown::nothing(),
+                },
             };
             Ok(Started {
                 state,
@@ -237,6 +264,132 @@ impl JobState {
             provider = self.provider,
             "job started"
         );
+    }
+}
+
+/// A page for each endpoint of this process, or none: a job goes on where it cannot be seen.
+fn pages(options: &Options, count: usize) -> Vec<Page> {
+    if !options.counters_page {
+        return Vec::new();
+    }
+    Page::create(count).unwrap_or_else(|error| {
+        tracing::warn!(%error, "`trihop top` and `trihop dump` will not see this process");
+        Vec::new()
+    })
+}
+
+/// What a process has once it knows the others of its node.
+struct Arrived {
+    link: Option<Box<dyn Link>>,
+    listener: DescriptorListener,
+    watch: Option<WatchStart>,
+    secret: Secret,
+    /// The sockets of the node's other processes, each with the first endpoint that lives there.
+    others: Vec<(EndpointId, String)>,
+    /// Processes of the node in the same control group as this one, itself included.
+    sharers: u32,
+    /// None of a rank that has an agent.
+    directory: Option<Directory>,
+    /// Of the node's fabric, where that is open.
+    provider: Option<String>,
+    /// What others of the node have sent already.
+    early: Vec<Accepted>,
+}
+
+impl Arrived {
+    /// As a process that the launcher knows, with so many other ends of links.
+    fn at_launcher(
+        bootstrap: &mut dyn Bootstrap,
+        options: &Options,
+        topology: &Topology,
+        ends: usize,
+        limits: &[Limit],
+    ) -> Result<Self> {
+        let processes = topology.processes();
+        // A stream may have another route than the job's others, and links where these have none.
+        let link = if ends == 0 && topology.nodes() == 1 {
+            None
+        } else {
+            Some(fabric::open(&choice(options, &processes, ends))?)
+        };
+        let nonce = u64::from_le_bytes(random_bytes()?);
+        let listener = DescriptorListener::listen(
+            &socket_name(nonce, processes.rank()),
+            2 * topology.places() + 8,
+        )?;
+        let watch = WatchStart::listen(options, topology)?;
+        let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
+        let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
+        let newcomer = Newcomer {
+            introduction: Introduction {
+                nonce,
+                group: group_word(limits),
+                hosts: Hosts::of(topology),
+                address,
+            },
+            listener: &listener,
+            watch: encode_addresses(watch_addresses),
+            route: options.stream.route,
+            timeout: options.bootstrap_timeout(),
+        };
+        let Arrival {
+            secret,
+            names,
+            sharers,
+            directory,
+        } = arrive(bootstrap, &processes, newcomer)?;
+        let first = |process: Rank| EndpointId(process.0 * topology.ranks_per_process());
+        let here = processes.ranks_of(processes.node()).zip(names);
+        let others = here.filter(|(process, _)| *process != processes.rank());
+        Ok(Self {
+            others: others
+                .map(|(process, name)| (first(process), name))
+                .collect(),
+            provider: link.as_ref().map(|link| link.name().to_owned()),
+            link,
+            listener,
+            watch,
+            secret,
+            sharers,
+            directory: Some(directory),
+            early: Vec::new(),
+        })
+    }
+
+    /// As an agent that has arrived: waits for its ranks, and tells them of each other.
+    fn receive_ranks(&mut self, reception: &Reception, topology: &Topology) -> Result<()> {
+        let nonces = reception.receive_all()?;
+        let welcome = Welcome {
+            processes: topology.processes(),
+            secret: self.secret.clone(),
+            agent: self.listener.name().to_owned(),
+            ranks: nonces,
+            provider: self.provider.clone().unwrap_or_default(),
+        };
+        reception.welcome_all(&welcome)?;
+        self.others = welcome.sockets(topology);
+        self.sharers = topology.places();
+        Ok(())
+    }
+
+    /// As a rank whose agent has received it.
+    fn at_agent(attachment: Attachment, topology: &Topology) -> Self {
+        let Attachment {
+            listener,
+            welcome,
+            early,
+        } = attachment;
+        Self {
+            link: None,
+            listener,
+            watch: None,
+            others: welcome.sockets(topology),
+            sharers: topology.places(),
+            directory: None,
+            provider: Some(welcome.provider).filter(|name| !name.is_empty()),
+            secret: welcome.secret,
+            early,
+        }
     }
 }
 
@@ -270,8 +423,6 @@ fn choice(options: &Options, topology: &Topology, peers: usize) -> fabric::Choic
 
 #[cfg(test)]
 mod tests {
-    use trihop_transport::topology::Rank;
-
     use super::*;
     use crate::route::{Rails, RouteName};
 

@@ -4,6 +4,7 @@
 //! The book ([`Book`]) has the roster under number 0, and under 1 + n what was fetched of node n.
 //! Who else joins a node has only to introduce itself at its door.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -29,6 +30,45 @@ pub(crate) struct Door {
     pub password: u64,
 }
 
+/// How many ranks a process hosts as threads; 0 where it is one itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hosts(pub u32);
+
+impl Hosts {
+    /// Of the processes of a job.
+    pub fn of(topology: &Topology) -> Self {
+        match topology.has_relays() {
+            true => Self(topology.ranks_per_process()),
+            false => Self(0),
+        }
+    }
+
+    /// # Errors
+    /// Another process, which the launcher counts by this number, hosts another number of ranks.
+    pub fn check_same(self, process: Rank, theirs: Self) -> Result<()> {
+        if self == theirs {
+            return Ok(());
+        }
+        let why = format!(
+            "{self} here, {theirs} in process {process} (as the launcher counts): give all \
+             processes of the job the same number"
+        );
+        Err(Error::Environment {
+            key: "ranks of a process".to_owned(),
+            why,
+        })
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("1 without a relay"),
+            ranks => write!(f, "{ranks} with a relay"),
+        }
+    }
+}
+
 /// What a rank tells the first one of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Introduction {
@@ -36,6 +76,7 @@ pub(crate) struct Introduction {
     pub nonce: u64,
     /// The control group whose memory limit holds for it.
     pub group: u64,
+    pub hosts: Hosts,
     /// Its fabric address, empty where it has none.
     pub address: Vec<u8>,
 }
@@ -51,6 +92,7 @@ impl Introduction {
         bytes.extend_from_slice(&rank.0.to_le_bytes());
         bytes.extend_from_slice(&self.nonce.to_le_bytes());
         bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&self.hosts.0.to_le_bytes());
         bytes.extend_from_slice(&self.address);
         bytes
     }
@@ -59,10 +101,12 @@ impl Introduction {
         let rest = bytes.strip_prefix(&password.to_le_bytes())?;
         let (rank, rest) = rest.split_first_chunk::<4>()?;
         let (nonce, rest) = rest.split_first_chunk::<8>()?;
-        let (group, address) = rest.split_first_chunk::<8>()?;
+        let (group, rest) = rest.split_first_chunk::<8>()?;
+        let (hosts, address) = rest.split_first_chunk::<4>()?;
         let introduction = Self {
             nonce: u64::from_le_bytes(*nonce),
             group: u64::from_le_bytes(*group),
+            hosts: Hosts(u32::from_le_bytes(*hosts)),
             address: address.to_vec(),
         };
         Some((Rank(u32::from_le_bytes(*rank)), introduction))
@@ -70,19 +114,20 @@ impl Introduction {
 }
 
 impl Door {
-    /// Introduces a rank to `first`, the first of its node, which listens.
+    /// Introduces a rank to the first of its node, which listens.
     pub fn introduce(
         &self,
-        first: Rank,
+        topology: &Topology,
         me: Rank,
         introduction: &Introduction,
         deadline: Instant,
     ) -> Result<()> {
+        let first = topology.rank_at(topology.node(), 0);
         let message = introduction.encode(self.password, me);
         let name = socket_name(self.nonce, first);
         DescriptorListener::send_to_listener(&name, &message, &[], deadline)
             .map(drop)
-            .map_err(|error| unreachable_or(first.0, error))
+            .map_err(|error| unreachable_or(topology.named(first).0, error))
     }
 
     /// Waits, as the first rank, until all others of the node have introduced themselves; by local
@@ -106,14 +151,15 @@ impl Door {
                     else {
                         continue;
                     };
-                    let watch = ProcessWatch::open(process).map_err(|_| ended(rank.0))?;
-                    watches.push((rank.0, watch));
+                    let named = topology.named(rank).0;
+                    let watch = ProcessWatch::open(process).map_err(|_| ended(named))?;
+                    watches.push((named, watch));
                     known[topology.local_rank_of(rank) as usize].get_or_insert(introduction);
                 }
                 None if Instant::now() >= deadline => {
                     let absent = (0..).zip(&known).filter(|(_, known)| known.is_none());
-                    let absent =
-                        absent.map(|(local, _)| topology.rank_at(topology.node(), local).0);
+                    let absent = absent.map(|(local, _)| topology.rank_at(topology.node(), local));
+                    let absent = absent.map(|rank| topology.named(rank).0);
                     return Err(not_arrived(&absent.collect::<Vec<_>>(), &"no word of them"));
                 }
                 None => {
@@ -126,19 +172,19 @@ impl Door {
         Ok(known.into_iter().flatten().collect())
     }
 
-    /// Hands the book to a rank of the node, as its first one.
+    /// Hands the book to a rank of the node, as its first one; users call it `named`.
     pub fn hand_over(
         &self,
         book: &NodeBook,
         to: &str,
-        rank: Rank,
+        named: Rank,
         deadline: Instant,
     ) -> Result<()> {
         let room = book.room_bytes as u64;
         let message = [self.password.to_le_bytes(), room.to_le_bytes()].concat();
         DescriptorListener::send_to_listener(to, &message, &[book.book.descriptor()?], deadline)
             .map(drop)
-            .map_err(|error| unreachable_or(rank.0, error))
+            .map_err(|error| unreachable_or(named.0, error))
     }
 
     /// The book that the first rank of the node has handed over.
@@ -148,7 +194,7 @@ impl Door {
         topology: &Topology,
         deadline: Instant,
     ) -> Result<NodeBook> {
-        let first = topology.rank_at(topology.node(), 0).0;
+        let first = topology.named(topology.rank_at(topology.node(), 0)).0;
         loop {
             let Some((bytes, descriptors, _)) = accept_soon(listener, deadline)? else {
                 if Instant::now() >= deadline {
@@ -188,31 +234,65 @@ fn accept_soon(listener: &DescriptorListener, deadline: Instant) -> Result<Optio
 /// What the first rank tells of a node's ranks.
 pub(crate) struct Roster {
     pub secret: Secret,
-    /// Nonce and control group, by local rank.
-    pub members: Vec<(u64, u64)>,
+    /// By local rank.
+    pub members: Vec<Member>,
+}
+
+/// What it tells of one of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member {
+    /// Of its socket.
+    pub nonce: u64,
+    pub group: u64,
+    pub hosts: Hosts,
+}
+
+/// Bytes of a [`Member`] in a roster.
+const MEMBER_BYTES: usize = 20;
+
+impl Member {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.nonce.to_le_bytes());
+        bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&self.hosts.0.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8; MEMBER_BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Self {
+            nonce: word(0),
+            group: word(8),
+            hosts: Hosts(u32::from_le_bytes(bytes[16..].try_into().expect("4 bytes"))),
+        }
+    }
+}
+
+impl Roster {
+    /// # Errors
+    /// Processes host different numbers of ranks: see [`Hosts::check_same`].
+    pub fn check_hosts(&self, topology: &Topology, mine: Hosts) -> Result<()> {
+        let here = topology.ranks_of(topology.node());
+        let mut members = here.zip(&self.members);
+        members.try_for_each(|(process, member)| mine.check_same(process, member.hosts))
+    }
 }
 
 impl Roster {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.secret.expose().to_vec();
-        for (nonce, group) in &self.members {
-            bytes.extend_from_slice(&nonce.to_le_bytes());
-            bytes.extend_from_slice(&group.to_le_bytes());
-        }
+        self.members
+            .iter()
+            .for_each(|member| member.encode(&mut bytes));
         bytes
     }
 
     fn decode(bytes: &[u8], ranks: u32) -> Option<Self> {
         let (secret, rest) = bytes.split_first_chunk::<{ Secret::BYTES }>()?;
-        let (members, rest) = rest.as_chunks::<16>();
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of 16"));
+        let (members, rest) = rest.as_chunks();
         let is_whole = rest.is_empty() && members.len() == ranks as usize;
         is_whole.then(|| Self {
             secret: Secret::from_bytes(*secret),
-            members: members
-                .iter()
-                .map(|member| (word(&member[..8]), word(&member[8..])))
-                .collect(),
+            members: members.iter().map(Member::decode).collect(),
         })
     }
 }
@@ -251,7 +331,7 @@ impl NodeBook {
         let first = topology.rank_at(topology.node(), 0);
         bytes
             .and_then(|bytes| Roster::decode(&bytes, topology.local_size()))
-            .ok_or_else(|| Error::bad_peer(first.0, "no roster in its node's book"))
+            .ok_or_else(|| Error::bad_peer(topology.named(first).0, "no roster in its node's book"))
     }
 
     /// What was fetched of a node, if anybody has.

@@ -14,13 +14,15 @@ use trihop_transport::sync::OnceLock;
 use trihop_transport::topology::{EndpointId, Topology};
 use trihop_transport::watch::{self, Board};
 
-use super::requests::Requests;
+use super::requests::{Answer, Requests};
+use super::said::Said;
 use crate::error::{Error, Result};
 
 /// What the endpoints of a process share.
 pub(crate) struct Process {
-    /// The sockets of the node's processes, in their order.
-    names: Vec<String>,
+    /// The sockets of the node's other processes, each with an endpoint that lives there: the first
+    /// one.
+    others: Vec<(EndpointId, String)>,
     /// What wakes its endpoints, where there are several.
     bells: OnceLock<Vec<Arc<Bell>>>,
     pub(super) desk: Desk<Shared>,
@@ -36,6 +38,8 @@ pub(super) struct Shared {
     /// them.
     pub inboxes: HashMap<(u16, u32), (Arc<Segment>, u32)>,
     pub requests: Requests,
+    /// What the agent has answered to this rank, by the numbers of its requests.
+    pub answers: HashMap<u64, Answer>,
 }
 
 /// What the endpoints of a node have of each other once they have met.
@@ -49,6 +53,7 @@ pub(crate) struct Met {
 }
 
 /// What comes with descriptors that pass between the processes of a node.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     pub cookie: u64,
     pub stream: u16,
@@ -64,37 +69,52 @@ impl Label {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// With what stands behind it.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (cookie, rest) = bytes.split_first_chunk::<8>()?;
         let (stream, rest) = rest.split_first_chunk::<2>()?;
-        let end = u32::from_le_bytes(rest.try_into().ok()?);
-        Some(Self {
+        let (end, rest) = rest.split_first_chunk::<4>()?;
+        let label = Self {
             cookie: u64::from_le_bytes(*cookie),
             stream: u16::from_le_bytes(*stream),
-            end,
-        })
+            end: u32::from_le_bytes(*end),
+        };
+        Some((label, rest))
     }
 }
 
 /// Stream number under which doorbells are exchanged.
-const BELLS: u16 = u16::MAX;
+pub(super) const BELLS: u16 = u16::MAX;
+
+/// Stream number of what ranks and their agent say to each other.
+const SAID: u16 = u16::MAX - 1;
 
 /// How often a rank that waits for doorbells looks whether those that owe them still run.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 impl Process {
-    /// Nothing has arrived yet; `names` are the sockets of the node's processes, in their order.
-    pub fn new(listener: DescriptorListener, names: Vec<String>) -> Self {
+    /// Nothing has arrived yet; `others` are the sockets of the node's other processes, each with the
+    /// first endpoint that lives there.
+    pub fn new(listener: DescriptorListener, others: Vec<(EndpointId, String)>) -> Self {
         Self {
-            names,
+            others,
             bells: OnceLock::new(),
             desk: Desk::new(Shared {
                 listener,
                 arrived: HashMap::new(),
                 inboxes: HashMap::new(),
                 requests: Requests::default(),
+                answers: HashMap::new(),
             }),
         }
+    }
+
+    /// Keeps what has come before this process knew its job.
+    pub fn keep(&self, topology: &Topology, cookie: u64, parcels: Vec<Accepted>) {
+        self.look(|shared| {
+            let parcels = parcels.into_iter();
+            parcels.for_each(|parcel| shared.keep(topology, cookie, parcel));
+        });
     }
 
     /// Changes what is shared; the other endpoints look again.
@@ -118,29 +138,58 @@ impl Process {
         self.change(|shared| shared.requests.give_up(error.clone()));
     }
 
-    /// Gives the other processes of the node descriptors under `label`; the first rank of each, and
-    /// the number of its process.
+    /// Gives the other processes of the node descriptors under `label`; the first endpoint of each,
+    /// and the number of its process.
     pub(super) fn give_to_all(
         &self,
         topology: &Topology,
         label: &Label,
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
-    ) -> Result<Vec<(u32, u32)>> {
+    ) -> Result<Vec<(EndpointId, u32)>> {
         let message = label.encode();
-        let mut numbers = Vec::new();
-        let processes = topology.processes();
-        let all = processes.ranks_of(processes.node());
-        for (name, process) in self.names.iter().zip(all) {
-            if process != processes.rank() {
-                let rank = process.0 * topology.ranks_per_process();
-                // Each process listens before it leaves the card that has brought us the name.
-                let number =
-                    DescriptorListener::send_to_listener(name, &message, descriptors, deadline);
-                numbers.push((rank, number.map_err(|error| unreachable_or(rank, error))?));
+        let give = |(end, name): &(EndpointId, String)| {
+            let given = Self::hand(topology, *end, name, &message, descriptors, deadline);
+            Ok((*end, given?))
+        };
+        self.others.iter().map(give).collect()
+    }
+
+    /// Hands something to a process of the node; its number.
+    fn hand(
+        topology: &Topology,
+        end: EndpointId,
+        name: &str,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<u32> {
+        // Each process listens before anybody hears of its name.
+        DescriptorListener::send_to_listener(name, message, descriptors, deadline)
+            .map_err(|error| unreachable_or(topology.rank_of(end).0, error))
+    }
+
+    /// Says something to a rank of this agent, or to the agent of this rank.
+    pub(super) fn say(
+        &self,
+        topology: &Topology,
+        to: EndpointId,
+        said: &Said,
+        cookie: u64,
+        deadline: Instant,
+    ) -> Result<()> {
+        let label = Label {
+            cookie,
+            stream: SAID,
+            end: topology.endpoint().0,
+        };
+        let message = [label.encode(), said.encode()].concat();
+        match self.others.iter().find(|(end, _)| *end == to) {
+            Some((end, name)) => {
+                Self::hand(topology, *end, name, &message, &[], deadline).map(drop)
             }
+            None => Err(Error::bad_peer(topology.rank_of(to).0, "it has no socket")),
         }
-        Ok(numbers)
     }
 
     /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
@@ -152,9 +201,9 @@ impl Process {
         doorbells: &[Doorbell],
         cookie: u64,
         deadline: Instant,
-    ) -> Result<(Met, Vec<(u32, ProcessWatch)>)> {
+    ) -> Result<(Met, Vec<(EndpointId, ProcessWatch)>)> {
         let own: Vec<EndpointId> = topology.ends_of_process().collect();
-        let first = topology.processes().local_rank() == 0;
+        let first = own[0] == topology.keeper();
         let mut board = first.then(|| Board::create(topology)).transpose()?;
         let mut wake = (first && topology.nodes() > 1)
             .then(watch::eventfd)
@@ -168,21 +217,21 @@ impl Process {
                 descriptors.extend(board.as_ref().map(Board::descriptor).transpose()?);
                 descriptors.extend(wake.as_ref().map(AsFd::as_fd));
             }
-            let (stream, end) = (BELLS, end.0);
             let label = Label {
                 cookie,
-                stream,
-                end,
+                stream: BELLS,
+                end: end.0,
             };
             let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
-            for (rank, number) in numbers.into_iter().filter(|_| end == own[0].0) {
+            for (other, number) in numbers.into_iter().filter(|_| end == own[0]) {
+                let rank = topology.rank_of(other).0;
                 let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
-                watches.push((rank, watch));
+                watches.push((other, watch));
             }
         }
         self.wait_for_bells(topology, cookie, deadline, &watches)?;
         let mut bells = Vec::new();
-        for (at, end) in topology.ends_here().enumerate() {
+        for end in topology.ends_here() {
             if let Some(mine) = own.iter().position(|&own| own == end) {
                 bells.push(doorbells[mine].bell());
                 continue;
@@ -198,7 +247,7 @@ impl Process {
                 Segment::attach(memory, doorbells[0].segment()?.len())?,
                 eventfd,
             )?);
-            if at == 0 {
+            if end == topology.keeper() {
                 let memory = theirs.next().ok_or_else(wrong)?;
                 let shared = Segment::attach(memory, Board::bytes(topology))?;
                 board = Some(Board::over(shared, topology));
@@ -217,7 +266,7 @@ impl Process {
         }
         // The first process has made one, and the others have attached it.
         let board = board
-            .ok_or_else(|| not_arrived(&[topology.rank_at(topology.node(), 0).0], &"no board"))?;
+            .ok_or_else(|| not_arrived(&[topology.rank_of(topology.keeper()).0], &"no board"))?;
         Ok((Met { bells, board, wake }, watches))
     }
 
@@ -226,13 +275,12 @@ impl Process {
         topology: &Topology,
         cookie: u64,
         deadline: Instant,
-        watches: &[(u32, ProcessWatch)],
+        watches: &[(EndpointId, ProcessWatch)],
     ) -> Result<()> {
         self.look(|shared| {
             loop {
                 let missing = shared.missing(topology, BELLS);
-                let others =
-                    |end: &u32| topology.process_of(EndpointId(*end)) != topology.process();
+                let others = |end: &u32| !topology.is_in_process(EndpointId(*end));
                 let missing: Vec<u32> = missing.into_iter().filter(others).collect();
                 if missing.is_empty() {
                     return Ok(());
@@ -246,11 +294,11 @@ impl Process {
                         if !late || Instant::now() >= deadline {
                             return Err(not_arrived(&ranks, &error));
                         }
-                        let gone = |(rank, watch): &&(u32, ProcessWatch)| {
-                            ranks.contains(rank) && watch.has_ended()
+                        let gone = |(end, watch): &&(EndpointId, ProcessWatch)| {
+                            missing.contains(&end.0) && watch.has_ended()
                         };
-                        if let Some((rank, _)) = watches.iter().find(gone) {
-                            return Err(ended(*rank));
+                        if let Some((end, _)) = watches.iter().find(gone) {
+                            return Err(ended(topology.rank_of(*end).0));
                         }
                     }
                 }
@@ -277,13 +325,32 @@ impl Shared {
     /// Keeps a parcel of another process of this job; anything else is dropped.
     fn keep(&mut self, topology: &Topology, cookie: u64, parcel: Accepted) {
         let (bytes, descriptors, _) = parcel;
-        let Some(label) = Label::decode(&bytes).filter(|l| l.cookie == cookie) else {
+        let label = Label::decode(&bytes).filter(|(label, _)| label.cookie == cookie);
+        let Some((label, rest)) = label else {
             return;
         };
         let end = EndpointId(label.end);
         let known = topology.has_endpoint(end) && topology.is_here(end);
-        if known && topology.process_of(end) != topology.process() {
-            self.arrived.insert((label.stream, label.end), descriptors);
+        if !known || topology.is_in_process(end) {
+            return;
+        }
+        match (label.stream, rest.is_empty()) {
+            (SAID, false) => self.hear(topology, end, rest),
+            (SAID, true) | (_, false) => {}
+            _ => drop(self.arrived.insert((label.stream, label.end), descriptors)),
+        }
+    }
+
+    /// What a rank has said to its agent, or the agent to a rank; anything else is dropped.
+    fn hear(&mut self, topology: &Topology, end: EndpointId, bytes: &[u8]) {
+        let is_between = topology.has_agents()
+            && topology.process_of(end) == topology.process()
+            && topology.is_relay() != (end.0 >= topology.size());
+        match Said::decode(bytes).filter(|_| is_between) {
+            Some(Said::Request(number, request)) => self.requests.ask(number, request),
+            Some(Said::Answer(number, answer)) => drop(self.answers.insert(number, answer)),
+            Some(Said::GivenUp(error)) => self.requests.give_up(error),
+            None => {}
         }
     }
 

@@ -18,6 +18,9 @@ pub(crate) enum Request {
         name: String,
         options: Box<StreamOptions>,
         item_bytes: usize,
+        /// The closed stream whose place it could have on the rank that asks. Which one fits is the
+        /// ranks' to say: options that they need not have in common are theirs.
+        again: Option<u16>,
     },
     /// To open the stream that it has begun to open: [`Answer::Opened`].
     Open(Way),
@@ -151,6 +154,14 @@ impl Requests {
         }
     }
 
+    /// Each rank has been told the answer.
+    pub fn answered(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.taken = u32::MAX;
+            entry.done = true;
+        }
+    }
+
     /// Nothing is done or answered any more.
     pub fn give_up(&mut self, error: Error) {
         self.failure.get_or_insert(error);
@@ -158,7 +169,7 @@ impl Requests {
 
     fn drop_those_that_are_over(&mut self, ranks: u32) {
         let is_over = |entry: &Entry| {
-            let is_taken = !entry.request.is_answered() || entry.taken == ranks;
+            let is_taken = !entry.request.is_answered() || entry.taken >= ranks;
             entry.done && entry.asked == ranks && is_taken
         };
         while self.list.front().is_some_and(is_over) {
@@ -177,6 +188,7 @@ mod tests {
             name: name.to_owned(),
             options: Box::default(),
             item_bytes: 0,
+            again: None,
         }
     }
 

@@ -19,6 +19,7 @@ use super::counters::{QueueCounters, SendReason};
 use super::{FragmentGuard, Input};
 use crate::error::{Error, Result};
 use crate::route::{EndpointId, Stage};
+use crate::trace::{OfBatch, Trace};
 
 /// A batch whose runs wait in our memory until the receiver has fetched them.
 struct Exposed {
@@ -107,6 +108,7 @@ pub(crate) struct RemoteQueue {
     /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept
     /// where these are limited.
     own: VecDeque<u64>,
+    pub trace: Trace,
 }
 
 impl RemoteQueue {
@@ -147,6 +149,7 @@ impl RemoteQueue {
             wire_bytes: 0,
             posted_ns: VecDeque::new(),
             own: VecDeque::new(),
+            trace: Trace::default(),
         }
     }
 
@@ -249,6 +252,9 @@ impl RemoteQueue {
     /// Closes the open batch, if it holds anything.
     pub fn seal(&mut self, why: SendReason) {
         if let Some(batch) = self.open.take() {
+            let (number, bytes) = (self.sealed(), batch.1 as usize - BATCH_HEADER_BYTES);
+            self.trace
+                .batch(OfBatch::Sealed, self.end, self.stage, number, bytes);
             self.ready.push_back(batch);
             self.counters.sent(why);
             self.open_since_ns = 0;
@@ -423,14 +429,24 @@ impl RemoteQueue {
     pub fn release(&mut self) {
         let accepted = self.credit.accepted();
         let in_flight = self.credit.in_flight() as usize;
-        self.posted_ns
-            .drain(..self.posted_ns.len().saturating_sub(in_flight));
+        let done = self.posted_ns.len().saturating_sub(in_flight);
+        self.posted_ns.drain(..done);
+        for number in accepted.saturating_sub(done as u64)..accepted {
+            self.trace
+                .batch(OfBatch::Acknowledged, self.end, self.stage, number, 0);
+        }
+        self.trace_credit();
         while self.own.front().is_some_and(|&number| number < accepted) {
             self.own.pop_front();
         }
         while self.exposed.front().is_some_and(|e| e.sequence < accepted) {
             self.exposed.pop_front();
         }
+    }
+
+    fn trace_credit(&self) {
+        let (free, in_flight) = (self.credit.free_slots(), self.credit.in_flight());
+        self.trace.credit(self.end, self.stage, free, in_flight);
     }
 
     /// Posts what credit and provider allow. `header` gives the counters of this moment; returns
@@ -524,6 +540,14 @@ impl RemoteQueue {
                     self.posted_ns.push_back(now_ns);
                     self.wire_bytes += message_bytes as u64;
                     posted += 1;
+                    self.trace.batch(
+                        OfBatch::Posted,
+                        self.end,
+                        self.stage,
+                        sequence,
+                        message_bytes,
+                    );
+                    self.trace_credit();
                 }
                 Err(PostError::WouldBlock(buffer)) => {
                     self.ready.push_front((buffer, bytes as u32));

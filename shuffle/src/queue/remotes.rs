@@ -13,6 +13,7 @@ use super::edge::push_sparingly;
 use super::limits::StageOptions;
 use super::remote::{BatchSizes, LinkLimits, RemoteQueue};
 use crate::route::{EndpointId, Stage};
+use crate::trace::Trace;
 
 /// Send buffers that every link can count on, whatever the others hold.
 pub(crate) const BUFFERS_PER_LINK: usize = 2;
@@ -29,6 +30,7 @@ pub(crate) struct Remotes {
     batches: Option<Pool>,
     /// By stage.
     stages: Vec<StageLinks>,
+    pub trace: Trace,
 }
 
 /// What all links of a stage have in common.
@@ -72,6 +74,7 @@ impl Remotes {
             sizes: Arc::new(sizes),
             batches,
             stages: limits.iter().zip(options).map(stage).collect(),
+            trace: Trace::default(),
         }
     }
 
@@ -146,6 +149,7 @@ impl Remotes {
         let limits = self.stages[stage.index()].limits;
         let sizes = Arc::clone(&self.sizes);
         let mut queue = RemoteQueue::new(end, stage, is_beyond, (epoch, peer), limits, sizes);
+        queue.trace = self.trace.clone();
         let queues = &self.queues;
         let is_it = |&number: &usize| (queues[number].end, queues[number].stage) == (end, stage);
         if let Some(at) = self.left.iter().position(is_it) {

@@ -72,7 +72,7 @@ impl<S: Seating> Handle<S> {
     /// Sends if there is room, and makes no progress.
     #[inline(always)] // part of every such send
     pub(crate) fn try_send<R>(&self, send: impl FnOnce(&mut Outbound) -> Result<R>) -> Result<R> {
-        match self.seat.is_in_handler() {
+        match self.seat.is_in_handler() && !self.seat.is_at_end() {
             true => self.with_out("a send", |out| out.in_handler(send)),
             false => self.with_out("a send", send),
         }
@@ -91,13 +91,29 @@ impl<S: Seating> Handle<S> {
         }
     }
 
-    /// Sends from a handler on a thread of its own.
+    /// Sends from a handler on a thread of its own, or at the end of a step, which is bound by the
+    /// steps of the stream as the program is.
     #[inline(always)] // part of every such send
     pub(crate) fn spill(
         &self,
-        send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
+        mut send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
     ) -> Result<()> {
-        self.send_with(noting_overfilled::<S>(send_or_spill))
+        if !self.seat.is_at_end() {
+            return self.send_with(noting_overfilled::<S>(send_or_spill));
+        }
+        self.send_with(noting_overfilled::<S>(|out: &mut Outbound| {
+            out.check_not_ending("a send")?;
+            send_or_spill(out)
+        }))?;
+        self.drain_spill()
+    }
+
+    /// Progress as long as that makes room for what was spilled too much.
+    fn drain_spill(&self) -> Result<()> {
+        while self.with_out("a send", |out| Ok(out.keeps_deliveries_waiting()))?
+            && self.seat.progress("a send")?
+        {}
+        Ok(())
     }
 
     /// Sends an item by `push`, unless that needs nothing but its run.
@@ -138,6 +154,9 @@ impl<S: Seating> Handle<S> {
         items: &mut impl Iterator<Item = T>,
         mut send_or_spill: impl FnMut(&mut Outbound, &T) -> Result<()>,
     ) -> Result<()> {
+        if self.seat.is_at_end() {
+            return items.try_for_each(|item| self.spill(|out| send_or_spill(out, &item)));
+        }
         self.send_many(items, |out, item| {
             noting_overfilled::<S>(|out: &mut Outbound| send_or_spill(out, item))(out)
         })

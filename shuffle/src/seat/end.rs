@@ -123,9 +123,10 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
 }
 
 /// The end of a job whose launcher cannot be asked. Everything has been delivered and all ranks
-/// have arrived; a last barrier, whose messages are one hop long, keeps each here until the
-/// results of the first are through. From now on ranks may be gone at any time, which is no
-/// failure of the job any more; what they left behind is still read.
+/// have arrived; a last barrier keeps each here until the results of the first are through. Its
+/// own results are relayed by nobody who could be gone: without relays they are one hop long, and a
+/// relay stays until all ranks of its node have them ([`relay`]). From now on ranks may be
+/// gone at any time, which is no failure of the job any more; what they left behind is still read.
 fn end_alone(seat: &impl Seating) -> Result<()> {
     let what = "the last barrier";
     set_closing(seat)?;

@@ -22,6 +22,9 @@ pub(crate) trait HandlerOutbox {
     /// So many contributors of the stream's step are done.
     fn done(&mut self, contributors: u64) -> Result<()>;
 
+    /// See [`Seating::notify_moved`].
+    fn notify_moved(&self) {}
+
     /// Sends a record, or spills it.
     fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.send_by(|out| out.send_or_spill(target, kind, bytes))
@@ -63,5 +66,9 @@ impl<S: Seating> HandlerOutbox for &Handle<S> {
 
     fn done(&mut self, contributors: u64) -> Result<()> {
         Handle::done(self, contributors)
+    }
+
+    fn notify_moved(&self) {
+        self.seat.notify_moved();
     }
 }

@@ -221,12 +221,58 @@ impl<'h> Inline<'h> {
         }
     }
 
-    fn sleep(&self, what: &'static str) -> Result<()> {
+    fn sleep(&self, what: &'static str, is_short: bool) -> Result<()> {
         let (mut state, mut park) = (self.state(what)?, self.0.park.borrow_mut());
-        let timed = state.prepare_to_sleep();
-        park.sleep(&self.0.doorbell, timed, || state.must_stay_awake())
+        let timed = state.prepare_to_sleep() || is_short;
+        let begun = state.engine.trace.begin();
+        let slept = park.sleep(&self.0.doorbell, timed, || state.must_stay_awake());
+        state.engine.trace.end(begun, "asleep");
+        slept
             .and_then(|()| park.look_around(&mut state))
             .map_err(|error| state.fail(error))
+    }
+
+    /// Makes progress until `done` gives a value.
+    fn wait_until<T>(
+        &self,
+        what: &'static str,
+        mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+        patience: &mut Patience,
+    ) -> Result<T> {
+        let mut backoff = Backoff::new(self.0.spin);
+        loop {
+            let mut state = self.state(what)?;
+            if let Some(value) = done(&mut state)? {
+                return Ok(value);
+            }
+            self.check_not_taking(what)?;
+            state.check_failure()?;
+            let worked = match self.round(&mut state) {
+                Ok(worked) => worked,
+                // Who has got what this waits for may end at once, and is no failure of this call.
+                Err(error) => match done(&mut state) {
+                    Ok(Some(value)) => return Ok(value),
+                    _ => return Err(error),
+                },
+            };
+            if state.parked.has_due() {
+                drop(state);
+                self.call_due();
+                backoff.reset();
+                continue;
+            }
+            if worked {
+                backoff.reset();
+                continue;
+            }
+            state.note_wait(patience, what);
+            drop(state);
+            match backoff.next() {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => std::thread::yield_now(),
+                Step::Park => self.sleep(what, false)?,
+            }
+        }
     }
 
     /// The job was shut down.
@@ -343,48 +389,21 @@ impl<'h> Seating for Inline<'h> {
         }
     }
 
+    fn pause(&self, what: &'static str) -> Result<()> {
+        self.sleep(what, true)
+    }
+
     fn wait<T>(
         &self,
         what: &'static str,
-        mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut backoff = Backoff::new(self.0.spin);
         let mut patience = Patience::default();
-        loop {
-            let mut state = self.state(what)?;
-            if let Some(value) = done(&mut state)? {
-                return Ok(value);
-            }
-            self.check_not_taking(what)?;
-            state.check_failure()?;
-            let worked = match self.round(&mut state) {
-                Ok(worked) => worked,
-                // Who has got what this waits for may end at once, and is no failure of this call.
-                Err(error) => match done(&mut state) {
-                    Ok(Some(value)) => return Ok(value),
-                    _ => return Err(error),
-                },
-            };
-            if state.parked.has_due() {
-                drop(state);
-                self.call_due();
-                backoff.reset();
-                continue;
-            }
-            if worked {
-                backoff.reset();
-                continue;
-            }
-            if patience.ends(state.now_ns(), state.patience_ns) {
-                state.warn_of_long_wait(what);
-            }
-            drop(state);
-            match backoff.next() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => std::thread::yield_now(),
-                Step::Park => self.sleep(what)?,
-            }
+        let outcome = self.wait_until(what, done, &mut patience);
+        if patience.has_waited() {
+            self.look(|state| state.end_wait(&mut patience, what));
         }
+        outcome
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {

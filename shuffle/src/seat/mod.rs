@@ -120,11 +120,25 @@ pub(crate) trait Seating: Clone {
     /// As [`Seating::with`], and progress's own.
     fn progress(&self, what: &'static str) -> Result<bool>;
 
+    /// Something has changed that calls wait for, and no round of progress says so. Not with the
+    /// state in use.
+    fn notify_moved(&self) {}
+
     /// Progress by a caller who will be back soon. None is made where none may be.
     ///
     /// # Errors
     /// Progress's.
     fn progress_in_passing(&self) -> Result<()>;
+
+    /// Gives the processor away, for a caller that comes back again and again and found nothing to
+    /// do: until something comes, at most a millisecond; at once where others make progress.
+    ///
+    /// # Errors
+    /// As [`Seating::with`], and the system's.
+    fn pause(&self, _what: &'static str) -> Result<()> {
+        std::thread::yield_now();
+        Ok(())
+    }
 
     /// Makes progress until `done` gives a value; sleeps while nothing moves. `what` is waited for:
     /// it is logged once, at level warn, if it takes long.

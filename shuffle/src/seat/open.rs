@@ -26,9 +26,15 @@ pub(crate) fn open(
 ) -> Result<StreamId> {
     let what = "opening a stream";
     seat.may_wait(what)?;
-    let begun = seat.with(what, |job| job.begin_opening(name, options, item_bytes));
+    let begun = seat.with(what, |job| {
+        job.begin_opening(name, options, item_bytes, Engine::reusable)
+    });
+    let again = match &begun {
+        Ok((_, Begun::Again(id, _))) => Some(*id),
+        _ => None,
+    };
     // The relay of this process, where there is one, has to open it too.
-    let at_relay = begin_at_relay(seat, name, options, item_bytes);
+    let at_relay = begin_at_relay(seat, name, options, item_bytes, again);
     let begun = begun.and_then(|begun| at_relay.clone().map(|_| begun));
     let at_relay = at_relay.ok().flatten();
     // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that
@@ -38,14 +44,8 @@ pub(crate) fn open(
         [word, !word]
     });
     // A closed stream whose place this one can take, if it is the same on all ranks.
-    let old = match &begun {
-        Ok((_, Begun::Again(id, _)))
-            if at_relay.is_none_or(|relay| relay.reusable == Some(*id)) =>
-        {
-            u64::from(*id)
-        }
-        _ => 0,
-    };
+    let old = again.filter(|_| at_relay.is_none_or(|relay| relay.reusable == again));
+    let old = old.map_or(0, u64::from);
     // Both ends of a link do as the endpoint wants that takes fewest receives.
     let receives = seat.with(what, |job| Ok(job.engine.receives() as u64));
     let receives = receives.unwrap_or(u64::MAX);
@@ -80,9 +80,10 @@ pub(crate) fn open(
     let opened = open_by(seat, begun, way, sink);
     // This one does not wait for it before: they exchange their inboxes.
     let at_relay = relay::answer(seat, what, asked)?;
-    let opened = match at_relay {
-        Some(Answer::Opened(outcome)) => opened.and_then(|id| outcome.map(|()| id)),
-        _ => opened,
+    let opened = match (opened, at_relay) {
+        // Who has refused says why, and the others say that somebody has.
+        (Ok(_) | Err(Error::Mismatch { .. }), Some(Answer::Opened(Err(why)))) => Err(why),
+        (opened, _) => opened,
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -123,11 +124,13 @@ fn begin_at_relay(
     name: &str,
     options: &StreamOptions,
     item_bytes: usize,
+    again: Option<u16>,
 ) -> Result<Option<AtRelay>> {
     let request = Request::Begin {
         name: name.to_owned(),
         options: Box::new(options.clone()),
         item_bytes,
+        again,
     };
     match relay::ask(seat, "opening a stream", request)? {
         Some(Answer::Begun(outcome)) => {
@@ -140,7 +143,7 @@ fn begin_at_relay(
 /// Makes a request of the relay of this process, where there is one, and does not wait for what
 /// comes of it.
 fn tell_relay(seat: &impl Seating, request: Request) -> Result<Option<u64>> {
-    seat.with("opening a stream", |job| Ok(job.ask_relay(request)))
+    seat.with("opening a stream", |job| job.ask_relay(request))
 }
 
 /// Opens the stream that was begun, in the way that all have agreed on.
@@ -158,17 +161,22 @@ pub(super) fn open_by(seat: &impl Seating, begun: Begun, way: Way, sink: Sink) -
 }
 
 fn connect_new(seat: &impl Seating, begun: Begun, receives: usize, sink: Sink) -> Result<StreamId> {
-    let (number, prepared) = seat.with("opening a stream", |job| {
-        let number = job.engine.take_number()?;
-        match begun {
-            Begun::New(prepared) => Ok((number, prepared)),
-            Begun::Again(_, plan) => {
-                job.admit(&plan)?;
-                Ok((number, job.engine.prepare(plan)?))
-            }
+    let what = "opening a stream";
+    let number = seat.with(what, |job| job.engine.take_number())?;
+    let prepared = seat.with(what, |job| match begun {
+        Begun::New(prepared) => Ok(prepared),
+        Begun::Again(_, plan) => {
+            job.admit(&plan)?;
+            job.engine.prepare(plan)
         }
-    })?;
-    connect(seat, number, prepared, receives, sink)
+    });
+    match prepared {
+        Ok(prepared) => connect(seat, number, prepared, receives, sink),
+        Err(why) => {
+            seat.with(what, |job| job.refuse_inbox(number))?;
+            Err(why)
+        }
+    }
 }
 
 /// Opens the stream of the collectives, over which all others are agreed on.

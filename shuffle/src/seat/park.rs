@@ -11,7 +11,7 @@ use crate::job::{JobState, LOOK_AROUND};
 
 /// Longest sleep while something waits that no descriptor announces.
 pub(super) const NAP: Duration = Duration::from_millis(1);
-/// Mark of the link's descriptor in the parker; local peers have their rank.
+/// Mark of the link's descriptor in the parker; local peers have the number of an endpoint.
 const LINK_MARK: u64 = 1 << 32;
 /// Mark of the socket over which the node's processes hand descriptors to each other.
 const LISTENER_MARK: u64 = LINK_MARK + 1;
@@ -33,8 +33,8 @@ impl Park {
         if job.engine.topology.is_host() {
             job.node.watch_listener(&mut parker, LISTENER_MARK)?;
         }
-        for (rank, watch) in &job.node.watches {
-            parker.watch(watch.descriptor(), u64::from(*rank))?;
+        for (end, watch) in &job.node.watches {
+            parker.watch(watch.descriptor(), u64::from(end.0))?;
         }
         Ok(Self {
             parker,

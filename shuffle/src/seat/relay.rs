@@ -5,6 +5,7 @@
 //! have none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::sync::{Flag, thread};
@@ -14,7 +15,7 @@ use super::open::open_by;
 use super::start::{has_joined, prepare_to_join, take_bootstrap};
 use super::{Inline, Seating};
 use crate::config::StreamOptions;
-use crate::endpoint::StreamId;
+use crate::endpoint::{Engine, StreamId};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::Begun;
@@ -27,7 +28,7 @@ pub(super) fn ask(
     what: &'static str,
     request: Request,
 ) -> Result<Option<Answer>> {
-    let asked = seat.with(what, |job| Ok(job.ask_relay(request)))?;
+    let asked = seat.with(what, |job| job.ask_relay(request))?;
     answer(seat, what, asked)
 }
 
@@ -40,10 +41,7 @@ pub(super) fn answer(
     let Some(number) = asked else {
         return Ok(None);
     };
-    let answer = seat.wait(what, |job| {
-        let ranks = job.engine.topology.ranks_per_process();
-        job.node.answer(number, ranks)
-    })?;
+    let answer = seat.wait(what, |job| job.relays_answer(number))?;
     Ok(Some(answer))
 }
 
@@ -55,10 +53,7 @@ pub(crate) fn relay(seat: Inline<'static>) -> Result<()> {
     let (seat, outcome) = serve(seat);
     if let Err(error) = &outcome {
         // The ranks hear of it by the board, or, where they only wait for an answer, by that.
-        seat.look(|job| {
-            let error = job.fail(error.clone());
-            job.node.process().give_up(&error);
-        });
+        seat.look(|job| job.give_up(error.clone()));
     }
     seat.ended(outcome.is_err());
     outcome
@@ -77,7 +72,13 @@ fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
     });
     let (seat, fenced) = match followed {
         Ok((bootstrap, false)) => fence(seat, bootstrap),
-        Ok((bootstrap, true)) => (seat, Ok(bootstrap)),
+        Ok((bootstrap, true)) => {
+            let outlasted = outlast_node(&seat);
+            if let Err(error) = outlasted {
+                tracing::debug!(%error, "somebody was gone before the last barrier was through");
+            }
+            (seat, Ok(bootstrap))
+        }
         Err(error) => return (seat, Err(error)),
     };
     let ended = fenced.and_then(|bootstrap| end(&seat, bootstrap));
@@ -107,7 +108,8 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
                 name,
                 options,
                 item_bytes,
-            } => begun = begin(seat, &name, &options, item_bytes)?,
+                again,
+            } => begun = begin(seat, &name, &options, item_bytes, again)?,
             Request::Open(way) => {
                 let outcome = match begun.take() {
                     Some(begun) => open_by(seat, begun, way, Sink::Closed),
@@ -125,15 +127,12 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
 }
 
 fn next_request(seat: &Inline<'_>) -> Result<Request> {
-    seat.wait("what the ranks of this process ask", |job| {
-        let ranks = job.engine.topology.ranks_per_process();
-        job.node.next_request(ranks)
-    })
+    seat.wait("what the ranks of this relay ask", |job| job.next_request())
 }
 
 fn reply(seat: &Inline<'_>, answer: Answer) -> Result<()> {
     seat.with("an answer", |job| {
-        job.node.reply(answer);
+        job.reply(answer);
         Ok(())
     })
 }
@@ -141,7 +140,7 @@ fn reply(seat: &Inline<'_>, answer: Answer) -> Result<()> {
 /// Tells the ranks whether all have arrived.
 fn told<T>(seat: &Inline<'_>, fenced: Result<T>) -> Result<T> {
     let outcome = fenced.as_ref().map(drop).map_err(Clone::clone);
-    seat.look(|job| job.node.reply(Answer::Arrived(outcome)));
+    seat.look(|job| job.reply(Answer::Arrived(outcome)));
     fenced
 }
 
@@ -150,10 +149,12 @@ fn begin(
     name: &str,
     options: &StreamOptions,
     item_bytes: usize,
+    again: Option<u16>,
 ) -> Result<Option<Begun>> {
     let what = "opening a stream";
     let outcome = seat.with(what, |job| {
-        let (_, begun) = job.begin_opening(name, options, item_bytes)?;
+        let reusable = |engine: &Engine, _: &_| again.filter(|&id| engine.keeps_closed(id));
+        let (_, begun) = job.begin_opening(name, options, item_bytes, reusable)?;
         Ok((begun, job.engine.receives() as u64))
     });
     let (begun, outcome) = match outcome {
@@ -238,6 +239,23 @@ fn prepare_to_end(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
     let bootstrap = take_bootstrap(seat)?;
     set_closing(seat)?;
     Ok(bootstrap)
+}
+
+/// Where the launcher cannot be asked: all ranks of this process have the last barrier behind them.
+/// Those of the node's other processes may not, and what they wait for may come, or what they send
+/// may go, by this relay. So each relay tells the node's others once its ranks have arrived, and
+/// leaves when all have told.
+fn outlast_node(seat: &Inline<'_>) -> Result<()> {
+    let what = "ranks of other processes of this node, to arrive at the end";
+    let deadline = seat.with(what, |job| {
+        let deadline = Instant::now() + job.options.bootstrap_timeout();
+        job.tell_arrived(deadline)?;
+        Ok(deadline)
+    })?;
+    seat.wait(what, |job| {
+        let is_over = job.has_node_arrived()? && job.engine.has_relayed_results();
+        Ok((is_over || Instant::now() >= deadline).then_some(()))
+    })
 }
 
 /// All ranks of the job have.

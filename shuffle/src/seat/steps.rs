@@ -131,7 +131,7 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn done(&self, count: u64) -> Result<()> {
         self.seat.with("the end of a contribution", |job| {
             let out = job.engine.out(self.id)?;
-            match self.seat.is_in_handler() {
+            match self.seat.is_in_handler() && !self.seat.is_at_end() {
                 true => out.done_in_handler(count)?,
                 false => out.done(count)?,
             }

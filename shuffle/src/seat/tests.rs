@@ -1,6 +1,7 @@
 //! What only shows in whole jobs on the inline seat.
 
 mod at_once;
+mod relays;
 mod steps;
 
 use std::cell::Cell;

@@ -98,6 +98,15 @@ pub type ArrayBuilder<E, T, C> = face::array::ArrayBuilder<E, T, C, Threaded>;
 /// What the handler of an [`Array`] gets to send with.
 pub type ArrayOutbox<'a, E, T, C> = face::array::ArrayOutbox<'a, E, T, C, Threaded>;
 
+/// The channels of a threaded job on this rank, for all threads of its process.
+pub type Channels = face::channel::Channels<Threaded>;
+
+/// A port of a channel of a threaded job.
+pub type Channel = face::channel::Channel<Threaded>;
+
+/// Opens [`Channels`].
+pub type ChannelsBuilder = face::channel::ChannelsBuilder<Threaded>;
+
 /// A stream by push, pull and advance, for one thread at a time.
 pub type Conveyor<T> = face::conveyor::Conveyor<T, Threaded>;
 
@@ -270,6 +279,26 @@ where
             each_message(delivery, 0, take).map(drop)
         });
         self.open_by(elements, handler)
+    }
+}
+
+impl ChannelsBuilder {
+    /// As [`open`](crate::over::ChannelsBuilder::open) of an inline job's.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn open(self) -> Result<Channels> {
+        self.open_by(|office| {
+            Box::new(move |delivery, calls, mut handle| {
+                let take = |message: Message<'_>, _| {
+                    let mut outcome = Ok(());
+                    let take = || outcome = office.take(message, &mut handle);
+                    let goes_on = calls.make(1, take);
+                    outcome.map(|()| goes_on)
+                };
+                each_message(delivery, 0, take).map(drop)
+            })
+        })
     }
 }
 

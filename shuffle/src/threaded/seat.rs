@@ -374,6 +374,10 @@ impl Seating for Threaded {
         self.shared.engine.progress()
     }
 
+    fn notify_moved(&self) {
+        self.shared.engine.notify_moved();
+    }
+
     fn progress_in_passing(&self) -> Result<()> {
         self.shared.engine.progress_in_passing()
     }

@@ -189,6 +189,11 @@ impl SharedEngine {
         self.try_take().map(|mut turn| look(&mut turn.job))
     }
 
+    /// Wakes those who sit out: what they wait for may have come by another thread.
+    pub fn notify_moved(&self) {
+        self.take().wake_all();
+    }
+
     /// Whether the progress thread sleeps until somebody rings.
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {
@@ -322,6 +327,7 @@ impl SharedEngine {
         if std::mem::take(&mut turn.newcomer) {
             turn.wake_all();
         }
+        let begun = turn.job.engine.trace.begin();
         let mut turn = Some(turn);
         let stay_awake = || {
             let awake =
@@ -334,6 +340,7 @@ impl SharedEngine {
         let slept = park.sleep(&self.doorbell, timed, stay_awake);
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
+        turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         (turn, slept)
     }
@@ -404,7 +411,9 @@ impl SharedEngine {
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
-            turn.job.check_failure()?;
+            if let Err(error) = turn.job.check_failure() {
+                break Err(error);
+            }
             let worked = match self.round(&mut turn) {
                 Ok(worked) => worked,
                 Err(error) => match done(&mut turn.job) {
@@ -419,9 +428,7 @@ impl SharedEngine {
                 turn.give_way();
                 continue;
             }
-            if patience.ends(turn.job.now_ns(), turn.job.patience_ns) {
-                turn.job.warn_of_long_wait(what);
-            }
+            turn.job.note_wait(&mut patience, what);
             match backoff.next() {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => turn.unlocked(std::thread::yield_now),
@@ -435,6 +442,7 @@ impl SharedEngine {
                 }
             }
         };
+        turn.job.end_wait(&mut patience, what);
         self.wake_from(&mut turn, Sleep::Deep);
         outcome
     }

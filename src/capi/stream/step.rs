@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-use super::{StreamOf, trihop_contributors_t, trihop_stream_t, with};
+use super::{trihop_contributors_t, trihop_stream_t};
+use crate::capi::argument;
 use crate::capi::callback::Context;
 use crate::capi::seat::either;
 use crate::capi::sized::{check_size, load_sized, store_sized};
@@ -54,7 +55,28 @@ impl trihop_step_options_t {
         }
     }
 
-    fn priority(&self) -> Result<Option<u8>, Failure> {
+    /// # Safety
+    /// `options` is null or initialised.
+    pub(crate) unsafe fn load(options: *const Self) -> Result<Self, Failure> {
+        // SAFETY: as the caller promises.
+        unsafe { load_sized(options, Self::defaults(), "options") }
+    }
+
+    /// How its functions are called.
+    pub(crate) fn caller(
+        &self,
+        stream: *const trihop_stream_t,
+    ) -> impl Fn(unsafe extern "C" fn(*mut c_void, *const trihop_stream_t)) + Copy + Send + 'static
+    {
+        let handle = Context::new(stream.cast_mut().cast());
+        let context = Context::new(self.context);
+        move |call| {
+            // SAFETY: the header says how it is called, and this is how.
+            unsafe { call(context.get(), handle.get().cast()) }
+        }
+    }
+
+    pub(crate) fn priority(&self) -> Result<Option<u8>, Failure> {
         match (self.priority, u8::try_from(self.priority)) {
             (-1, _) => Ok(None),
             (_, Ok(priority)) => Ok(Some(priority)),
@@ -64,6 +86,27 @@ impl trihop_step_options_t {
         }
     }
 }
+
+/// Begins the step of a builder with all that its options say. What they call gets the `stream`.
+macro_rules! begin_step {
+    ($step:expr, $options:expr, $stream:expr) => {{
+        let (mut step, options) = ($step, $options);
+        let call = options.caller($stream);
+        if let Some(priority) = options.priority()? {
+            step = step.priority(priority);
+        }
+        if let Some(at_start) = options.at_start {
+            step = step.at_start(move |_| call(at_start));
+        }
+        if let Some(at_end) = options.at_end {
+            step = step.at_end(move |_| call(at_end));
+        }
+        drop(step.begin()?);
+        Ok(())
+    }};
+}
+
+pub(crate) use begin_step;
 
 /// Fills `options` with the defaults. `size` is `sizeof(trihop_step_options_t)` as the caller knows
 /// it.
@@ -94,33 +137,15 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
     stream: *const trihop_stream_t,
     options: *const trihop_step_options_t,
 ) -> trihop_status_t {
-    let begin = |open: &StreamOf| {
+    guard(|| {
+        // SAFETY: the header asks for null or a stream that was not closed. A clone: what is called
+        // may change the stream's own.
+        let open = unsafe { argument::reference(stream, "stream")? }
+            .stream
+            .clone();
         // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { load_sized(options, trihop_step_options_t::defaults(), "options")? };
+        let options = unsafe { trihop_step_options_t::load(options)? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
-        let priority = options.priority()?;
-        let handle = Context::new(stream.cast_mut().cast());
-        let context = Context::new(options.context);
-        let (at_start, at_end) = (options.at_start, options.at_end);
-        let call = move |call: unsafe extern "C" fn(*mut c_void, *const trihop_stream_t)| {
-            // SAFETY: the header says how it is called, and this is how.
-            unsafe { call(context.get(), handle.get().cast()) }
-        };
-        either!(open, stream => {
-            let mut step = stream.step(of);
-            if let Some(priority) = priority {
-                step = step.priority(priority);
-            }
-            if let Some(at_start) = at_start {
-                step = step.at_start(move |_| call(at_start));
-            }
-            if let Some(at_end) = at_end {
-                step = step.at_end(move |_| call(at_end));
-            }
-            step.begin().map(drop)
-        })?;
-        Ok(())
-    };
-    // SAFETY: the header asks for null or a stream that was not closed.
-    unsafe { with(stream, begin) }
+        either!(&open, open => begin_step!(open.step(of), options, stream))
+    })
 }

@@ -5,8 +5,8 @@ use std::env;
 use super::{Launcher, master, pmix, tasks};
 use crate::error::{Error, Result};
 
-/// The launcher to use: `forced` where given, else the address of rank 0, PMIx, PMI-1, `trihop
-/// run`, in this order, else a job of one.
+/// The launcher to use: `forced` where given, else the node's agent, the address of rank 0, PMIx,
+/// PMI-1, `trihop run`, in this order, else a job of one.
 ///
 /// PMIx is passed over where its library is missing and another launcher is there.
 ///
@@ -15,6 +15,11 @@ use crate::error::{Error, Result};
 /// one of several tasks of a launcher that offers none of these: each of them would take itself for
 /// a job of one.
 pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
+    detect_among(forced, true)
+}
+
+/// As [`detect`], with agents passed over: for these themselves.
+pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
     // With the sign behind a name, so that it can be asked for as a whole; what is empty is not set.
     let set = env::vars_os().filter(|(_, value)| !value.is_empty());
     let names: Vec<String> = set
@@ -25,7 +30,11 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     let other = has("PMI_FD") || has("PMI_PORT") || has("TRIHOP_BOOT_FD");
     let hidden = forced.is_none() && other && !pmix::is_loadable();
     let chosen = choose(
-        &|name| has(name) && !(hidden && name.starts_with("PMIX_")),
+        &|name| {
+            let is_passed_over =
+                hidden && name.starts_with("PMIX_") || !agents && name == "TRIHOP_AGENT";
+            has(name) && !is_passed_over
+        },
         forced,
     )?;
     if forced.is_none() && chosen == Launcher::Single {
@@ -44,7 +53,8 @@ pub fn environment_rank() -> Option<u32> {
         Launcher::Pmix => &["PMIX_RANK"],
         // At a port the rank is asked for; launchers give the process the same number.
         Launcher::Pmi1 => &["PMI_RANK", "PMI_ID"],
-        Launcher::Local | Launcher::Master => &[super::local::ENV_RANK],
+        // `trihop run` starts ranks with agents, too.
+        Launcher::Local | Launcher::Master | Launcher::Agent => &[super::local::ENV_RANK],
         Launcher::Single | Launcher::Custom => return None,
     };
     variables
@@ -62,6 +72,8 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
         Launcher::Pmi1 => has("PMI_FD") || has("PMI_PORT"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
+        // One that is asked for may have its usual name.
+        Launcher::Agent => forced.is_some() || has("TRIHOP_AGENT"),
         Launcher::Single => true,
         // Only the program can know, and it does not come here.
         Launcher::Custom => false,
@@ -71,6 +83,7 @@ fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launch
         Some(launcher) => Err(no_trace(launcher)),
         None => {
             let order = [
+                Launcher::Agent,
                 // Set by hand, while the others may be those of a launcher around the shell.
                 Launcher::Master,
                 Launcher::Pmix,
@@ -96,6 +109,10 @@ pub(super) fn no_trace(launcher: Launcher) -> Error {
         Launcher::Pmi1 => (
             "neither PMI_FD nor PMI_PORT is set",
             "start with mpiexec of MPICH",
+        ),
+        Launcher::Agent => (
+            "TRIHOP_AGENT is not set",
+            "start with `trihop run --seat agent`",
         ),
         Launcher::Local | Launcher::Single => {
             ("TRIHOP_BOOT_FD is not set", "start with `trihop run`")

@@ -6,6 +6,7 @@
 //! job of one rank; [`Custom`] is for programs that bring their own. Used at start and end only; nothing here runs while
 //! messages move.
 
+mod agent;
 mod custom;
 mod detect;
 mod hosts;
@@ -25,6 +26,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
+pub use agent::{
+    Attached, Attachment, ENV_AGENT, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Reception, Welcome,
+    default_name as default_agent_name,
+};
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};
 pub use local::Local;
@@ -51,6 +56,8 @@ pub enum Launcher {
     Pmix,
     /// Anything that starts processes: they meet at the address of rank 0, `TRIHOP_MASTER`.
     Master,
+    /// The agent of the node, which knows the job: see [`Attached`].
+    Agent,
     /// The program itself, by its own allgather: see [`Custom`]. Cannot be asked for by name.
     Custom,
 }
@@ -64,6 +71,7 @@ impl Launcher {
             Self::Pmi1 => "pmi1",
             Self::Pmix => "pmix",
             Self::Master => "master",
+            Self::Agent => "agent",
             Self::Custom => "custom",
         }
     }
@@ -85,13 +93,16 @@ impl FromStr for Launcher {
             Self::Pmi1,
             Self::Pmix,
             Self::Master,
+            Self::Agent,
         ]
         .into_iter()
         .find(|l| l.name() == text)
         .ok_or_else(|| {
             Error::config(
                 "TRIHOP_LAUNCHER",
-                format!("{text:?} is no launcher; possible are master, pmix, pmi1, local, single"),
+                format!(
+                    "{text:?} is no launcher; possible are master, pmix, pmi1, local, single, agent"
+                ),
             )
         })
     }
@@ -157,6 +168,11 @@ pub trait Bootstrap: Send {
         None
     }
 
+    /// What an agent has told this rank, once: of [`Attached`] alone.
+    fn attachment(&mut self) -> Option<Attachment> {
+        None
+    }
+
     /// Whether [`Bootstrap::fence`] may be called only on the thread that started this: then
     /// nothing makes progress meanwhile, and it may only be called while no other rank needs this
     /// one's.
@@ -173,7 +189,31 @@ pub trait Bootstrap: Send {
 /// a launcher that offers no store, or when the launcher found does not answer or contradicts
 /// itself.
 pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Bootstrap>> {
-    let launcher = detect(forced)?;
+    start_by(detect(forced)?, forced, deadline)
+}
+
+/// As [`start`], for an agent: no other one is its launcher.
+///
+/// # Errors
+/// As [`start`], and where an agent is asked for.
+pub fn start_beside_agents(
+    forced: Option<Launcher>,
+    deadline: Duration,
+) -> Result<Box<dyn Bootstrap>> {
+    match detect::detect_among(forced, false)? {
+        Launcher::Agent => Err(Error::config(
+            "TRIHOP_LAUNCHER",
+            "an agent cannot have another one as its launcher; unset TRIHOP_LAUNCHER",
+        )),
+        launcher => start_by(launcher, forced, deadline),
+    }
+}
+
+fn start_by(
+    launcher: Launcher,
+    forced: Option<Launcher>,
+    deadline: Duration,
+) -> Result<Box<dyn Bootstrap>> {
     tracing::debug!(%launcher, "bootstrap");
     if forced.is_none() && launcher == Launcher::Single {
         tasks::warn_of_a_doubtful_job();
@@ -184,6 +224,7 @@ pub fn start(forced: Option<Launcher>, deadline: Duration) -> Result<Box<dyn Boo
         Launcher::Pmi1 => Box::new(Pmi1::connect(deadline)?),
         Launcher::Pmix => Box::new(Pmix::connect(deadline)?),
         Launcher::Master => Box::new(Master::connect(deadline)?),
+        Launcher::Agent => Box::new(Attached::connect(deadline)?),
         Launcher::Custom => return Err(detect::no_trace(launcher)),
     };
     let topology = bootstrap.topology();

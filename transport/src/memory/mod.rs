@@ -4,6 +4,7 @@ pub mod book;
 pub mod descriptors;
 pub mod hugepage;
 pub mod limit;
+pub mod page;
 pub mod pool;
 pub mod segment;
 pub(crate) mod slots;

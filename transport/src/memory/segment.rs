@@ -109,9 +109,34 @@ impl Segment {
         Self::map(file, bytes, PageKind::Ordinary)
     }
 
+    /// Creates a zeroed segment on ordinary pages that others only read: where the kernel can (from
+    /// 5.1 on) it refuses whoever wants to write to it, but for this mapping. `name` is what its
+    /// descriptor shows in `/proc`.
+    ///
+    /// # Errors
+    /// When memory or descriptors run out.
+    pub fn create_shown(name: &str, bytes: usize) -> Result<Arc<Self>> {
+        let bytes = whole_pages(bytes.max(1), hugepage::page_bytes())?;
+        let file = Self::new_unsealed(name, bytes, MemfdFlags::empty())?;
+        let sealed = file
+            .try_clone()
+            .map_err(|e| Error::system("duplicating a descriptor", e))?;
+        let segment = Self::map(file, bytes, PageKind::Ordinary)?;
+        let readers_only = SEALS.union(SealFlags::FUTURE_WRITE);
+        // An older kernel does not know the last of them, and refuses all.
+        seal(&sealed, readers_only).or_else(|_| seal(&sealed, SEALS))?;
+        Ok(segment)
+    }
+
     fn new_file(bytes: usize, flags: MemfdFlags) -> Result<OwnedFd> {
+        let file = Self::new_unsealed("trihop", bytes, flags)?;
+        seal(&file, SEALS)?;
+        Ok(file)
+    }
+
+    fn new_unsealed(name: &str, bytes: usize, flags: MemfdFlags) -> Result<OwnedFd> {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("trihop", flags).map_err(|e| {
+        let file = rustix::fs::memfd_create(name, flags).map_err(|e| {
             Error::system(
                 "creating an anonymous file (raise `ulimit -n` if it is EMFILE)",
                 e,
@@ -119,8 +144,6 @@ impl Segment {
         })?;
         rustix::fs::ftruncate(&file, bytes as u64)
             .map_err(|e| Error::system(format!("sizing an anonymous file to {bytes} bytes"), e))?;
-        rustix::fs::fcntl_add_seals(&file, SEALS)
-            .map_err(|e| Error::system("sealing an anonymous file", e))?;
         Ok(file)
     }
 
@@ -302,6 +325,11 @@ impl Drop for Segment {
         // SAFETY: this is the only drop of the field, and nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.backing) };
     }
+}
+
+fn seal(file: &OwnedFd, seals: SealFlags) -> Result<()> {
+    rustix::fs::fcntl_add_seals(file, seals)
+        .map_err(|e| Error::system("sealing an anonymous file", e))
 }
 
 /// `bytes` rounded up to whole pages.

@@ -92,6 +92,15 @@ impl Sending {
             .wrapping_sub(self.large_returned)
     }
 
+    /// Batches that may be sent now: slots that are granted and free, as far as the bound of those
+    /// in flight lets them be used.
+    pub fn free_slots(&self) -> u64 {
+        let small = self.small_granted.wrapping_sub(self.small_used);
+        let slots = u64::from(small) + u64::from(self.large_held());
+        let room = u64::from(self.max_in_flight).saturating_sub(self.in_flight());
+        slots.min(room)
+    }
+
     /// Uses up a slot for the next batch and returns the batch's number.
     ///
     /// # Panics

@@ -174,6 +174,19 @@ pub trait Orderings {
     /// Looking where a value of a node's book lies, before the value. Partner:
     /// [`BOOK_STORE`](Self::BOOK_STORE).
     const BOOK_LOAD: Ordering = Ordering::Acquire;
+    /// Who shows a snapshot on a page, before the one that is no more shown is written over.
+    /// Partner: [`PAGE_CHECK_FENCE`](Self::PAGE_CHECK_FENCE).
+    const PAGE_RENEW_FENCE: Ordering = Ordering::Release;
+    /// Showing a snapshot on a page, once it is written. Partner:
+    /// [`PAGE_LOOK_FENCE`](Self::PAGE_LOOK_FENCE).
+    const PAGE_STORE: Ordering = Ordering::Release;
+    /// Reader of a page, between its look which snapshot is shown and its reading of that. A fence
+    /// rather than an ordering of the look: a page may be mapped for reading alone, of which only
+    /// relaxed loads are promised. Partner: [`PAGE_STORE`](Self::PAGE_STORE).
+    const PAGE_LOOK_FENCE: Ordering = Ordering::Acquire;
+    /// Reader of a page, between its reading and the look whether that was shown all the while.
+    /// Partner: [`PAGE_RENEW_FENCE`](Self::PAGE_RENEW_FENCE).
+    const PAGE_CHECK_FENCE: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

@@ -35,9 +35,51 @@ impl Topology {
         let processes = Processes {
             placement: Arc::clone(&self.placement),
             ranks,
+            apart: false,
         };
         let me = EndpointId(self.rank.0 * ranks);
         Self::seat_end(placement, Some(processes), me)
+    }
+
+    /// As [`Topology::with_relays`], where each relay is an *agent*: a process without a rank, and
+    /// its ranks are processes of their own.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn with_agents(&self, ranks: u32) -> Result<Self> {
+        let mut topology = self.with_relays(ranks)?;
+        topology
+            .processes
+            .iter_mut()
+            .for_each(|all| all.apart = true);
+        Ok(topology)
+    }
+
+    /// Whether relays are agents: see [`Topology::with_agents`].
+    pub fn has_agents(&self) -> bool {
+        self.processes.as_ref().is_some_and(|all| all.apart)
+    }
+
+    /// Whether an endpoint lives in the process that looks.
+    ///
+    /// # Panics
+    /// When `end` is not in the job.
+    pub fn is_in_process(&self, end: EndpointId) -> bool {
+        match self.has_agents() {
+            true => end == self.me,
+            false => self.process_of(end) == self.process(),
+        }
+    }
+
+    /// The endpoint of my node that makes what the node has once: the first rank, or the first
+    /// agent.
+    pub fn keeper(&self) -> EndpointId {
+        let place = if self.has_agents() {
+            self.local_size
+        } else {
+            0
+        };
+        self.endpoint_at(place)
     }
 
     /// The same job as another endpoint sees it.
@@ -45,7 +87,11 @@ impl Topology {
     /// # Errors
     /// When there is no such endpoint.
     pub fn seen_by(&self, end: EndpointId) -> Result<Self> {
-        Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)
+        let seen = Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)?;
+        Ok(Self {
+            each: self.each,
+            ..seen
+        })
     }
 
     /// The processes of a job with relays, as ranks of a job without, seen from this one: of a job
@@ -53,9 +99,18 @@ impl Topology {
     pub fn processes(&self) -> Self {
         match &self.processes {
             None => self.clone(),
-            Some(all) => Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
-                .expect("the process of a rank of the job"),
+            Some(all) => Self {
+                each: all.ranks,
+                ..Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
+                    .expect("the process of a rank of the job")
+            },
         }
+    }
+
+    /// What users call a rank of [`Topology::processes`]: the first rank of that process in the
+    /// job. Of any other job the rank itself.
+    pub fn named(&self, rank: Rank) -> Rank {
+        Rank(rank.0 * self.each)
     }
 
     /// Number of the process that an endpoint lives in, as the launcher counts them.
@@ -67,19 +122,23 @@ impl Topology {
         self.processes.as_ref().map_or(rank, |all| rank / all.ranks)
     }
 
-    /// The endpoints of this process: a rank alone, or its ranks and, behind them, its relay.
+    /// The endpoints of this process: an agent or a rank alone, or its ranks and, behind them, its
+    /// relay.
     pub fn ends_of_process(&self) -> impl Iterator<Item = EndpointId> + use<> {
         let process = self.process_of(self.me);
-        let ranks = self.ranks_per_process();
-        let relay = self.has_relays().then(|| self.relay_of(process));
-        let first = process * ranks;
+        let (first, ranks) = match self.has_agents() {
+            true => (self.me.0, 1),
+            false => (process * self.ranks_per_process(), self.ranks_per_process()),
+        };
+        let is_hosted = self.has_relays() && !self.has_agents();
+        let relay = is_hosted.then(|| self.relay_of(process));
         (first..first + ranks).map(EndpointId).chain(relay)
     }
 
-    /// Whether the endpoint that looks speaks for its process, with the launcher, with other
-    /// processes and nodes: a relay, or a rank that is alone in its process.
+    /// Whether the endpoint that looks speaks for its process with others: a relay, or a rank that
+    /// is alone in its process.
     pub fn is_host(&self) -> bool {
-        self.is_relay() || !self.has_relays()
+        self.is_relay() || !self.has_relays() || self.has_agents()
     }
 
     /// Number of the process that looks.
@@ -92,9 +151,17 @@ impl Topology {
         self.processes.is_some()
     }
 
-    /// Ranks of each process: 1 where there are no relays.
+    /// Ranks of each relay: 1 where there are none.
     pub fn ranks_per_process(&self) -> u32 {
         self.processes.as_ref().map_or(1, |all| all.ranks)
+    }
+
+    /// Ranks that live in each process of ranks.
+    pub fn ranks_in_process(&self) -> u32 {
+        match self.has_agents() {
+            true => 1,
+            false => self.ranks_per_process(),
+        }
     }
 
     /// Whether the endpoint that looks is a relay.

@@ -40,6 +40,9 @@ pub struct Table<E> {
     /// Of the log, those that were there when a step was over for the last time.
     pub logged: usize,
     pub late: u64,
+    /// Steps that have begun, fences included, and those of them behind which this was settled.
+    pub begun: u64,
+    settled: u64,
     /// What a handler could not send.
     pub failure: Option<Error>,
 }
@@ -54,6 +57,8 @@ impl<E> Table<E> {
             log: Vec::new(),
             logged: 0,
             late: 0,
+            begun: 0,
+            settled: 0,
             failure: None,
         }
     }
@@ -87,6 +92,14 @@ impl<E> Table<E> {
                 self.elsewhere.insert(key, now);
                 Ok(())
             }
+        }
+    }
+
+    /// So many steps are over here.
+    pub fn settle_until(&mut self, steps: u64, is_owner: impl Fn(u64) -> bool) {
+        if self.settled < steps {
+            self.settled = steps;
+            self.settle(is_owner);
         }
     }
 

@@ -1,3 +1,5 @@
+mod steps;
+
 use std::sync::OnceLock;
 
 use super::*;

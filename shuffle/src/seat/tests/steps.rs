@@ -75,6 +75,36 @@ fn a_step_that_begins_the_next_at_its_end_does_so_for_ever() {
 }
 
 #[test]
+fn what_is_called_at_an_end_is_bound_by_the_step_that_it_begins() {
+    let (heard, calls) = (Cell::new(0), Cell::new(0));
+    let job = Job::start(single()).unwrap();
+    let stream = job
+        .stream::<u64>("bound")
+        .handler(|_, items, _| heard.set(heard.get() + items.len()));
+    let stream = stream.open().unwrap();
+    let (heard, calls) = (&heard, &calls);
+    let step = stream.step(Contributors::Local(0)).at_end(|stream| {
+        let is_misuse = |outcome: Result<()>| matches!(outcome, Err(Error::Misuse { .. }));
+        assert!(is_misuse(stream.done(1)), "no step has begun");
+        drop(stream.begin_step(Contributors::Local(2)).unwrap());
+        stream.push(Rank(0), 1).unwrap();
+        stream.done(2).unwrap();
+        // All that may send are done.
+        assert!(is_misuse(stream.push(Rank(0), 2)) && is_misuse(stream.done(1)));
+        assert!(is_misuse(stream.try_push(Rank(0), 3)));
+        assert!(is_misuse(stream.extend([(Rank(0), 4)])));
+        calls.set(calls.get() + 1);
+    });
+    drop(step.begin().unwrap());
+    while calls.get() == 0 {
+        job.progress().unwrap();
+    }
+    stream.wait().unwrap();
+    assert_eq!((heard.get(), calls.get()), (1, 1));
+    job.shutdown().unwrap();
+}
+
+#[test]
 fn what_is_called_at_an_end_may_send_and_begin_but_not_wait() {
     let (calls, heard) = (Cell::new(0), Cell::new(0));
     let job = Job::start(single()).unwrap();

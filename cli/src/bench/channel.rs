@@ -1,0 +1,267 @@
+//! `channel`: messages between two ranks through channels.
+//!
+//! Each rank has a channel. Latency is half a round trip: one sends into the other's channel, which
+//! gets from its own and answers. A get from the other's channel is asked and answered. Rate and
+//! bandwidth are those of a stream of sends into the second rank's channel, which it gets from; all
+//! sends return when buffered. Each message is checked by its number and its length, some of them
+//! byte by byte.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use trihop::over::{Channel, Channels, Job};
+use trihop::{
+    ChannelLimits, Descriptor, DumpOutput, Options, Poll, Return, Seat, Timeout, threaded,
+};
+
+use super::pair::{self, FIRST, median};
+use super::round::Round;
+use super::row::{self, Case, Row};
+use super::seated::on_ranks;
+use super::session::{Session, Team};
+use super::{BenchArgs, Error};
+use crate::output;
+
+const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
+
+/// Messages of a stream, and their bytes, at most; round trips.
+const STREAM_MESSAGES: u64 = 500_000;
+const STREAM_BYTES: u64 = 256 << 20;
+const LAPS: u64 = 5_000;
+
+/// Messages whose every byte is checked.
+const WHOLE: u64 = 64;
+
+const LIMITS: ChannelLimits = ChannelLimits {
+    messages: 1024,
+    bytes: 8 << 20,
+    ports: 16,
+    window_messages: 512,
+    window_bytes: 2 << 20,
+};
+
+/// A row with what only this benchmark has.
+#[derive(Debug, Serialize)]
+struct ChannelRow {
+    #[serde(flatten)]
+    row: Row,
+    /// Half a round trip in microseconds, median of the repetitions.
+    latency_us: f64,
+    /// A get from the other rank's channel, there and back.
+    get_us: f64,
+}
+
+/// Runs the benchmark on this rank.
+pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    if args.seat == super::Seat::Threaded {
+        let job = threaded::Job::start(options)?;
+        job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+        let channels = job.channels("bench").open()?;
+        cases(args, &job, channels)?;
+        return Ok(job.shutdown()?);
+    }
+    on_ranks(args, options, |start| {
+        let job = start.job()?;
+        let channels = job.channels("bench").open()?;
+        cases(args, &job, channels)?;
+        Ok(job.shutdown()?)
+    })
+}
+
+/// The two ends of a rank.
+struct Ends<S: Seat> {
+    /// This rank's channel, and the other's.
+    mine: Channel<S>,
+    theirs: Channel<S>,
+    is_first: bool,
+    message: Vec<u8>,
+}
+
+fn cases<S: Seat>(args: &BenchArgs, job: &Job<S>, channels: Channels<S>) -> Result<(), Error>
+where
+    Job<S>: Team,
+{
+    if job.size() != 2 {
+        let why = format!("channel is between two ranks, this job has {}", job.size());
+        return Err(Error::Shape(why));
+    }
+    let largest = args.sizes(&SIZES).into_iter().max().unwrap_or(8);
+    let mine = channels.create(ChannelLimits {
+        bytes: LIMITS.bytes.max(4 * largest as u64),
+        ..LIMITS
+    })?;
+    let all = job.allgather(&mine.descriptor().to_bytes())?;
+    let theirs = Descriptor::from_bytes(&all[1 - job.rank().0 as usize])?;
+    let theirs = channels.attach(&theirs)?;
+    let mut ends = Ends {
+        mine,
+        theirs,
+        is_first: job.rank().0 == FIRST,
+        message: vec![0; largest],
+    };
+    let session = Session::new(args, job);
+    for size in args.sizes(&SIZES) {
+        case(&session, &channels, &mut ends, size)?;
+    }
+    drop(ends);
+    Ok(channels.shutdown()?)
+}
+
+fn case<S: Seat>(
+    session: &Session<'_, Job<S>>,
+    channels: &Channels<S>,
+    ends: &mut Ends<S>,
+    size: usize,
+) -> Result<(), Error>
+where
+    Job<S>: Team,
+{
+    let most = STREAM_MESSAGES.min(STREAM_BYTES / size as u64).max(WHOLE);
+    let count = session.args.count.unwrap_or(most);
+    let laps = LAPS.min(count);
+    let (mut latency_us, mut get_us, mut wire_bytes) = (Vec::new(), Vec::new(), 0);
+    let reps = session.repeat(|meter| {
+        session.job.barrier()?;
+        let latency = ends.round_trips(size, laps)? / 2.0;
+        session.job.barrier()?;
+        let get = ends.gets(size, laps.min(LIMITS.messages.into()))?;
+        if meter.round == Round::Timed {
+            (latency_us.push(latency), get_us.push(get));
+        }
+        let before = sent_bytes(channels);
+        let measured = session.measure(meter, || ends.stream(size, count))?;
+        wire_bytes += sent_bytes(channels) - before;
+        Ok(measured)
+    })?;
+    let is_far = session.job.topology().nodes() > 1;
+    let case = Case {
+        bench: "channel",
+        api: "bytes",
+        size,
+        count,
+        messages: count,
+        crossing: u64::from(is_far && ends.is_first) * count * session.rounds(),
+        wire_bytes,
+    };
+    let row = ChannelRow {
+        row: row::combine(session.args, session.job, &case, &reps)?,
+        latency_us: median(latency_us),
+        get_us: median(get_us),
+    };
+    session.print(&row, |head| print_line(&row, head))
+}
+
+fn sent_bytes<S: Seat>(channels: &Channels<S>) -> u64 {
+    channels.stats().map_or(0, |stats| stats.wire_bytes)
+}
+
+/// Writes the message with this number.
+fn fill(message: &mut [u8], number: u64) {
+    match number < WHOLE {
+        true => pair::fill(message, number),
+        false => message[..8].copy_from_slice(&number.to_le_bytes()),
+    }
+}
+
+impl<S: Seat> Ends<S> {
+    /// Sends a message with this number into the other's channel.
+    fn send(&mut self, size: usize, number: u64) -> Result<(), Error> {
+        fill(&mut self.message[..size], number);
+        let message = &self.message[..size];
+        Ok(self
+            .theirs
+            .send(0, message, Return::WhenBuffered, Timeout::Never)?)
+    }
+
+    /// Gets the message with this number from a channel.
+    fn get(&self, is_mine: bool, size: usize, number: u64) -> Result<(), Error> {
+        let channel = if is_mine { &self.mine } else { &self.theirs };
+        let bytes = channel.get(Timeout::Never)?.bytes;
+        let is_whole = number >= WHOLE || pair::is_filled(&bytes, number);
+        if bytes.len() != size || pair::number(&bytes) != Some(number) || !is_whole {
+            let why = format!(
+                "message {number} of {size} bytes came as {:?} with {} bytes, or was changed",
+                pair::number(&bytes),
+                bytes.len()
+            );
+            return Err(Error::Wrong {
+                bench: "channel",
+                why,
+            });
+        }
+        Ok(())
+    }
+
+    /// Microseconds of a round trip.
+    fn round_trips(&mut self, size: usize, laps: u64) -> Result<f64, Error> {
+        let start = Instant::now();
+        for number in 0..laps {
+            for sends in [self.is_first, !self.is_first] {
+                match sends {
+                    true => self.send(size, number)?,
+                    false => self.get(true, size, number)?,
+                }
+            }
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / laps as f64)
+    }
+
+    /// Microseconds of a get from the other's channel: the second rank has filled its own, as far
+    /// as that goes, and waits until it is empty.
+    fn gets(&mut self, size: usize, laps: u64) -> Result<f64, Error> {
+        let laps = laps.min((LIMITS.bytes / size as u64).max(1));
+        if !self.is_first {
+            for number in 0..laps {
+                fill(&mut self.message[..size], number);
+                let message = &self.message[..size];
+                self.mine
+                    .send(0, message, Return::WhenDeposited, Timeout::Never)?;
+            }
+            self.send(8, laps)?;
+            self.mine.poll(Poll::Empty, Timeout::Never)?;
+            return Ok(0.0);
+        }
+        self.get(true, 8, laps)?;
+        let start = Instant::now();
+        for number in 0..laps {
+            self.get(false, size, number)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / laps as f64)
+    }
+
+    /// A stream into the second rank's channel, and its last word.
+    fn stream(&mut self, size: usize, count: u64) -> Result<(), Error> {
+        if self.is_first {
+            for number in 0..count {
+                self.send(size, number)?;
+            }
+            return self.get(true, 8, count);
+        }
+        for number in 0..count {
+            self.get(true, size, number)?;
+        }
+        self.send(8, count)
+    }
+}
+
+fn print_line(with_times: &ChannelRow, head: bool) -> Result<(), Error> {
+    let row = &with_times.row;
+    if head {
+        row::print_head(row)?;
+        output::line(format_args!(
+            "# {:>8} {:>13} {:>10} {:>12} {:>12} {:>10} {:>10}",
+            "Size", "Latency (us)", "Get (us)", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)"
+        ))?;
+    }
+    output::line(format_args!(
+        "{:>10} {:>13.2} {:>10.2} {:>12.3} {:>12.1} {:>10.4} {:>10.1}",
+        row.size,
+        with_times.latency_us,
+        with_times.get_us,
+        row.msgs_per_s / 1e6,
+        row.bytes_per_s / 1e6,
+        row.cpu_us_per_msg,
+        row.wire_bytes_per_msg
+    ))?;
+    Ok(())
+}

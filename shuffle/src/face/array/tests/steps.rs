@@ -1,0 +1,107 @@
+//! Steps of arrays that call the program when they begin and when they are over.
+
+#![allow(clippy::disallowed_types, reason = "a program's own, beside its calls")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::{loopback, ranks};
+use crate::face::codec::Plain;
+use crate::terminate::reduce::Reduce;
+use crate::{Contributors, Inline, Job, Rank, Result, Seat, over, threaded};
+use trihop_transport::bootstrap::Custom;
+
+const RANKS: u32 = 3;
+const KEYS: u64 = 12;
+const STEPS: u64 = 200;
+
+/// The sums of elements, which move as items come.
+type Sums<S> = over::Array<u64, u64, Plain, S>;
+
+fn add<S: Seat>(sum: &mut u64, item: u64, outbox: &mut over::ArrayOutbox<'_, u64, u64, Plain, S>) {
+    *sum += item;
+    if sum.is_multiple_of(3) {
+        let next = (outbox.rank().0 + 1) % outbox.size();
+        outbox.migrate(Rank(next)).unwrap();
+    }
+}
+
+/// Defines a chain of steps, each begun at the end of the one before.
+macro_rules! chain {
+    ($name:ident, $seat:ty) => {
+        fn $name(array: &Sums<$seat>, left: &Arc<AtomicU64>) -> Result<()> {
+            let step = array.step_of(Contributors::Local(1))?.at_start(|array| {
+                (0..KEYS).for_each(|key| array.push(key, &1).unwrap());
+                array.broadcast(&2).unwrap();
+                array.done(1).unwrap();
+            });
+            let left = Arc::clone(left);
+            let next = move |array: &Sums<$seat>| {
+                if left.fetch_sub(1, SeqCst) > 1 {
+                    $name(array, &left).unwrap();
+                }
+            };
+            step.at_end(next).begin().map(drop)
+        }
+    };
+}
+chain!(chain_inline, Inline<'static>);
+chain!(chain_threaded, over::Threaded);
+
+fn run<S: Seat>(
+    job: over::Job<S>,
+    array: Sums<S>,
+    chain: impl Fn(&Sums<S>, &Arc<AtomicU64>) -> Result<()>,
+) -> Result<()> {
+    let rank = u64::from(job.rank().0);
+    for key in (0..KEYS).filter(|key| key % u64::from(RANKS) == rank) {
+        array.insert(key, 0)?;
+    }
+    array.fence()?;
+    let left = Arc::new(AtomicU64::new(STEPS));
+    chain(&array, &left)?;
+    while left.load(SeqCst) > 0 {
+        array.poll()?;
+    }
+    array.fence()?;
+    // Of a step that the elements themselves end, with a future.
+    let mut here = [0];
+    let step = array.step()?.at_start(|array| {
+        here = [array.count().unwrap() as u64];
+        array.done(here[0]).unwrap();
+    });
+    let ended = step.priority(7).begin()?;
+    array.wait()?;
+    drop(ended);
+    job.allreduce(&mut here, Reduce::Sum)?;
+    assert_eq!(here, [KEYS], "no element moves in a step without items");
+    let elements = array.shutdown()?;
+    for (key, sum) in elements {
+        let each = u64::from(RANKS) * 3;
+        assert_eq!(sum, STEPS * each, "element {key}");
+    }
+    job.shutdown()
+}
+
+fn inline(_: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job.array("chain", Plain);
+    let array = array.open(|_, sum, item, outbox| add(sum, item, outbox))?;
+    run(job, array, chain_inline)
+}
+
+fn threaded(_: u32, bootstrap: Custom) -> Result<()> {
+    let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+    let array = job.array("chain", Plain);
+    let array = array.open(|_, sum, item, outbox| add(sum, item, outbox))?;
+    run(job, array, chain_threaded)
+}
+
+#[test]
+fn steps_of_an_array_follow_each_other_by_calls_at_their_ends() {
+    for seat in [inline, threaded] as [fn(u32, Custom) -> Result<()>; 2] {
+        for (rank, outcome) in ranks(RANKS, |_| 0, seat) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+        }
+    }
+}

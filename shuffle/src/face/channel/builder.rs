@@ -1,0 +1,100 @@
+//! How the channels of a job are opened.
+
+use trihop_transport::secret::Secret;
+use trihop_transport::sync::Arc;
+
+use super::wire::HEAD_BYTES;
+use super::{Channels, Office};
+use crate::config::StreamOptions;
+use crate::endpoint::Channel as CollectiveOrder;
+use crate::error::{Error, Result};
+use crate::face::shuffle::{ShuffleBuilder, each_message};
+use crate::seat::{self, Inline, Seat};
+use crate::terminate::reduce::Reduce;
+
+/// Opens the [`Channels`] of a job: options.
+pub struct ChannelsBuilder<S: Seat> {
+    seat: S,
+    name: String,
+    options: Option<StreamOptions>,
+}
+
+impl<S: Seat> ChannelsBuilder<S> {
+    pub(crate) fn new(seat: &S, name: &str) -> Self {
+        Self {
+            seat: seat.clone(),
+            name: name.to_owned(),
+            options: None,
+        }
+    }
+
+    /// Options of the channels' stream instead of the job's. Without them, a job with threads has
+    /// one more that answers for channels (`own_thread`), so that no handler keeps it from that.
+    pub fn options(mut self, options: StreamOptions) -> Self {
+        self.options = Some(options);
+        self
+    }
+
+    pub(crate) fn open_by(
+        self,
+        handler: impl FnOnce(Arc<Office>) -> S::Handler,
+    ) -> Result<Channels<S>> {
+        let Self {
+            seat,
+            name,
+            options,
+        } = self;
+        let (rank, usual) = seat.with("opening channels", |job| {
+            Ok((job.engine.topology.rank(), job.options.stream.clone()))
+        })?;
+        let options = options.unwrap_or(StreamOptions {
+            own_thread: true,
+            ..usual
+        });
+        let message_bytes = options.max_message_bytes;
+        if message_bytes <= HEAD_BYTES {
+            let why = format!("{message_bytes}: channels need {HEAD_BYTES} beside their messages");
+            return Err(Error::config("max_message_bytes", why));
+        }
+        let office = Office::new(rank);
+        let handle = ShuffleBuilder::new(&seat, &name)
+            .options(options)
+            .handle_by(handler(Arc::clone(&office)))
+            .open()?
+            .handle;
+        let mut job = [match rank.0 {
+            0 => Secret::random()?.derive("channels"),
+            _ => 0,
+        }];
+        let what = "opening channels";
+        seat.one_at_a_time(None, what, || {
+            seat::allreduce(&seat, CollectiveOrder::Calls, &mut job, Reduce::Max)
+        })?;
+        Ok(Channels {
+            handle,
+            office,
+            job: job[0],
+            message_bytes,
+        })
+    }
+}
+
+impl<'h> ChannelsBuilder<Inline<'h>> {
+    /// Opens the channels, of which there are none yet; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Channels<Inline<'h>>> {
+        self.open_by(|office| {
+            Box::new(move |delivery, done, outbox| {
+                each_message(delivery, done, |message, first| {
+                    if !first && outbox.has_overfilled() {
+                        return Ok(false);
+                    }
+                    office.take(message, outbox)?;
+                    Ok(true)
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,450 @@
+//! The askers' side of channels on one rank: ports, what each has under way, what was answered.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::descriptor::Descriptor;
+use super::owner::{Spare, Stored};
+use super::terms::ChannelLimits;
+use super::wire::{AnswerHead, Ended, Request, Status, parse_limits};
+use crate::error::{Error, Result};
+
+/// Ports of a rank, at most.
+const MOST_PORTS: usize = 1 << 16;
+
+/// How a request was answered.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub status: Status,
+    pub value: u64,
+    pub message: Option<Stored>,
+}
+
+impl Answered {
+    /// Of what nobody answers.
+    pub fn nothing() -> Self {
+        Self {
+            status: Status::Done,
+            value: 0,
+            message: None,
+        }
+    }
+}
+
+/// What a request is answered by where it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expects {
+    /// Of a send: that it is.
+    Word,
+    /// Of a poll: a number.
+    Number,
+    Message,
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    expects: Expects,
+    pending: Pending,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Waits(Option<Waker>),
+    Answered(Answered),
+    /// Nobody waits any more.
+    Abandoned,
+}
+
+/// A port that is open, or is being opened.
+#[derive(Debug)]
+struct Port {
+    descriptor: Descriptor,
+    /// Its number at the owner, once it is open there; and the channel's limits.
+    opened: Option<(u32, ChannelLimits)>,
+    sent: Ended,
+    ended: Ended,
+    /// How often the owner has said what has ended.
+    told: u64,
+    /// By their numbers, which grow.
+    pending: VecDeque<Asked>,
+    next_id: u64,
+    failures: u64,
+    last_failure: Option<Status>,
+    /// The last handle is gone.
+    closes: bool,
+}
+
+/// What there is to do for an answer.
+#[derive(Default)]
+pub(super) struct Effects {
+    pub waker: Option<Waker>,
+    /// To be sent to the owner, with the bytes of a message.
+    pub requests: Vec<(Request, Vec<u8>)>,
+}
+
+/// Whether a send may go.
+pub(super) enum Room {
+    /// It may, and is counted; the number of the request, where that is answered.
+    Free(u64),
+    /// Not before this has changed: see [`Client::told`].
+    None(u64),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// By place; and how many ports each place has had.
+    ports: Vec<(u16, Option<Port>)>,
+    spare: Spare,
+    /// What a handler could not tell, for the next call.
+    pub failure: Option<Error>,
+    /// What could not be sent where a handle was dropped, to these owners.
+    pub unsent: Vec<(u32, Request, Vec<u8>)>,
+}
+
+/// The number of a port: its place, and how many were there before.
+fn number_of(place: usize, before: u16) -> u32 {
+    place as u32 | u32::from(before) << 16
+}
+
+impl Client {
+    /// A port that is being opened; its number. `None` where there are as many as may be.
+    pub fn add(&mut self, descriptor: Descriptor) -> Option<u32> {
+        let free = self.ports.iter().position(|(_, port)| port.is_none());
+        let place = free.unwrap_or(self.ports.len());
+        if place == MOST_PORTS {
+            return None;
+        }
+        if place == self.ports.len() {
+            self.ports.push((0, None));
+        }
+        let (before, port) = &mut self.ports[place];
+        *port = Some(Port {
+            descriptor,
+            opened: None,
+            sent: Ended::default(),
+            ended: Ended::default(),
+            told: 0,
+            pending: VecDeque::from([Asked {
+                id: 0,
+                expects: Expects::Number,
+                pending: Pending::Waits(None),
+            }]),
+            next_id: 1,
+            failures: 0,
+            last_failure: None,
+            closes: false,
+        });
+        Some(number_of(place, *before))
+    }
+
+    fn find(&mut self, number: u32) -> Option<&mut Port> {
+        let (before, port) = self.ports.get_mut(number as usize & (MOST_PORTS - 1))?;
+        port.as_mut().filter(|_| u32::from(*before) == number >> 16)
+    }
+
+    /// A port that has a handle.
+    fn port(&mut self, number: u32) -> &mut Port {
+        self.find(number)
+            .expect("a port stays as long as its handle")
+    }
+
+    fn remove(&mut self, number: u32) {
+        let (before, port) = &mut self.ports[number as usize & (MOST_PORTS - 1)];
+        *before = before.wrapping_add(1);
+        *port = None;
+    }
+
+    /// The port was not opened.
+    pub fn give_up(&mut self, number: u32) {
+        self.remove(number);
+    }
+
+    /// What the owner has said of an opened port: its number there, the channel's limits.
+    pub fn opened(&mut self, number: u32) -> Option<(u32, ChannelLimits)> {
+        self.port(number).opened
+    }
+
+    /// Counts a send, if the window has room for it.
+    pub fn begin_send(&mut self, number: u32, bytes: u64, is_answered: bool) -> Room {
+        let port = self.port(number);
+        let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
+        let messages = port.sent.messages.saturating_sub(port.ended.messages);
+        let under_way = port.sent.bytes.saturating_sub(port.ended.bytes);
+        let fits = messages < u64::from(limits.window_messages)
+            && under_way.saturating_add(bytes) <= limits.window_bytes;
+        if messages > 0 && !fits {
+            return Room::None(port.told);
+        }
+        port.sent.messages += 1;
+        port.sent.bytes += bytes;
+        let id = is_answered.then(|| self.begin(number, Expects::Word));
+        Room::Free(id.unwrap_or(0))
+    }
+
+    /// The send was not taken.
+    pub fn undo_send(&mut self, number: u32, bytes: u64, id: u64) {
+        let port = self.port(number);
+        port.sent.messages -= 1;
+        port.sent.bytes -= bytes;
+        port.pending.retain(|asked| asked.id != id);
+    }
+
+    /// How often the owner has said what has ended.
+    pub fn told(&mut self, number: u32) -> u64 {
+        self.port(number).told
+    }
+
+    /// A request that is answered; its number.
+    pub fn begin(&mut self, number: u32, expects: Expects) -> u64 {
+        let port = self.port(number);
+        let id = port.next_id;
+        port.next_id += 1;
+        port.pending.push_back(Asked {
+            id,
+            expects,
+            pending: Pending::Waits(None),
+        });
+        id
+    }
+
+    /// Gets and polls that are under way, at most the window.
+    pub fn may_begin(&mut self, number: u32) -> bool {
+        let port = self.port(number);
+        let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
+        let others = port.pending.iter();
+        let others = others.filter(|asked| asked.expects != Expects::Word);
+        others.count() < limits.window_messages as usize
+    }
+
+    /// The request was not sent.
+    pub fn undo(&mut self, number: u32, id: u64) {
+        self.port(number).pending.retain(|asked| asked.id != id);
+    }
+
+    /// The answer to a request, taken once.
+    pub fn take_answer(&mut self, number: u32, id: u64) -> Option<Answered> {
+        let all = &mut self.port(number).pending;
+        let at = all.binary_search_by_key(&id, |asked| asked.id).ok()?;
+        if !matches!(all[at].pending, Pending::Answered(_)) {
+            return None;
+        }
+        match all.remove(at)?.pending {
+            Pending::Answered(answered) => Some(answered),
+            _ => None,
+        }
+    }
+
+    /// Has this woken when the request is answered; the waker before.
+    pub fn wake(&mut self, number: u32, id: u64, waker: &Waker) -> Option<Waker> {
+        let mut all = self.port(number).pending.iter_mut();
+        match all
+            .find(|asked| asked.id == id)
+            .map(|asked| &mut asked.pending)
+        {
+            Some(Pending::Waits(before)) => before.replace(waker.clone()),
+            _ => None,
+        }
+    }
+
+    /// Nobody waits for this request any more: what there is to tell the owner.
+    pub fn abandon(&mut self, number: u32, id: u64) -> Vec<(Request, Vec<u8>)> {
+        let mut requests = Vec::new();
+        if let Some(answered) = self.take_answer(number, id) {
+            if let Some((at_owner, _)) = self.port(number).opened {
+                requests.extend(
+                    answered
+                        .message
+                        .map(|message| given_back(at_owner, message)),
+                );
+            }
+            return requests;
+        }
+        let port = self.port(number);
+        let mut all = port.pending.iter_mut();
+        if let Some(asked) = all.find(|asked| asked.id == id) {
+            asked.pending = Pending::Abandoned;
+            let port = port.opened.map(|(at_owner, _)| at_owner);
+            requests.extend(port.map(|port| (Request::Cancel { port, id }, Vec::new())));
+        }
+        requests
+    }
+
+    /// The last handle of a port is gone: what to tell the owner now. Where something is still
+    /// under way, that is told once it has ended.
+    pub fn close(&mut self, number: u32) -> Option<Request> {
+        // A port that was given up is gone already.
+        self.find(number)?.closes = true;
+        self.closed(number)
+    }
+
+    fn closed(&mut self, number: u32) -> Option<Request> {
+        let port = self.find(number)?;
+        if !port.closes || !port.pending.is_empty() {
+            return None;
+        }
+        let (port, _) = port.opened?;
+        self.remove(number);
+        Some(Request::Close { port })
+    }
+
+    /// Sends of the port that have failed with nobody waiting for them, and how the last has.
+    pub fn failures(&mut self, number: u32) -> (u64, Option<Status>) {
+        let port = self.port(number);
+        (port.failures, port.last_failure)
+    }
+
+    /// Takes an answer of a rank.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn answer(
+        &mut self,
+        rank: u32,
+        head: AnswerHead,
+        bytes: Bytes<'_>,
+    ) -> Result<Effects, &'static str> {
+        let mut effects = Effects::default();
+        let spare = std::mem::take(&mut self.spare);
+        let outcome = match self.find(head.port) {
+            Some(port) if port.descriptor.owner != rank => Err("an answer of somebody else"),
+            Some(port) => port.answer(head, bytes, spare, &mut effects),
+            // Of a port that was closed, the counters alone may still be told.
+            None if head.status == Status::Credit => Ok(spare),
+            None => Err("an answer for a port that is not open"),
+        };
+        self.spare = outcome?;
+        effects
+            .requests
+            .extend(self.closed(head.port).map(|close| (close, Vec::new())));
+        Ok(effects)
+    }
+}
+
+/// The bytes behind an answer.
+pub(super) enum Bytes<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Vec<u8>),
+}
+
+impl Bytes<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+fn given_back(port: u32, message: Stored) -> (Request, Vec<u8>) {
+    let request = Request::GiveBack {
+        port,
+        number: message.about.number,
+        kind: message.about.kind,
+        source: message.about.source,
+    };
+    (request, message.bytes)
+}
+
+impl Port {
+    fn answer(
+        &mut self,
+        head: AnswerHead,
+        bytes: Bytes<'_>,
+        mut spare: Spare,
+        effects: &mut Effects,
+    ) -> Result<Spare, &'static str> {
+        if head.ended.messages > self.sent.messages || head.ended.bytes > self.sent.bytes {
+            return Err("more sends have ended than there were");
+        }
+        self.ended.messages = self.ended.messages.max(head.ended.messages);
+        self.ended.bytes = self.ended.bytes.max(head.ended.bytes);
+        self.told += 1;
+        match head.status {
+            Status::Credit => return Ok(spare),
+            // Of a send that nobody waits for.
+            status if head.id == 0 && self.opened.is_some() => {
+                if status == Status::Done {
+                    return Err("a success of no request");
+                }
+                self.failures += 1;
+                self.last_failure = Some(status);
+                return Ok(spare);
+            }
+            _ => {}
+        }
+        let at = self
+            .pending
+            .binary_search_by_key(&head.id, |asked| asked.id);
+        let at = at.map_err(|_| "an answer to no request")?;
+        if head.id == 0 && head.status == Status::Done {
+            let limits = parse_limits(bytes.as_slice());
+            let number = u32::try_from(head.value).ok();
+            let opened = number.zip(limits).ok_or("limits that cannot be")?;
+            self.opened = Some(opened);
+        }
+        let is_message = head.id != 0 && head.about.number != 0;
+        let expects = self.pending[at].expects == Expects::Message;
+        if is_message != (expects && head.status == Status::Done) {
+            return Err("a message for no get, or none for one");
+        }
+        let message = is_message.then(|| Stored {
+            about: head.about,
+            bytes: match bytes {
+                Bytes::Borrowed(bytes) => spare.copy(bytes),
+                Bytes::Owned(bytes) => bytes,
+            },
+            receipt: None,
+        });
+        let answered = Answered {
+            status: head.status,
+            value: head.value,
+            message,
+        };
+        let place = &mut self.pending[at].pending;
+        match std::mem::replace(place, Pending::Answered(answered)) {
+            Pending::Waits(waker) => effects.waker = waker,
+            Pending::Answered(_) => return Err("a second answer to one request"),
+            Pending::Abandoned => {
+                let abandoned = self.pending.remove(at).map(|asked| asked.pending);
+                if let Some(Pending::Answered(Answered {
+                    message: Some(message),
+                    ..
+                })) = abandoned
+                    && let Some((at_owner, _)) = self.opened
+                {
+                    effects.requests.push(given_back(at_owner, message));
+                }
+            }
+        }
+        Ok(spare)
+    }
+}
+
+/// What a call says of a request that ended so.
+pub(super) fn outcome(status: Status, what: &'static str, of: &Descriptor) -> Result<()> {
+    match status {
+        Status::Done | Status::Credit => Ok(()),
+        Status::WouldBlock => Err(Error::WouldBlock),
+        Status::TimedOut => Err(Error::TimedOut(what)),
+        Status::Closed => Err(Error::ChannelClosed {
+            number: of.number,
+            owner: of.owner,
+        }),
+        Status::Gone => {
+            let why = format!(
+                "rank {} has no such channel any more, or it leaves",
+                of.owner
+            );
+            Err(Error::no_channel(of.to_string(), why))
+        }
+        Status::NoPort => {
+            let why = format!(
+                "channel {} of rank {} has as many ports open as it may; close some, or make it with more",
+                of.number, of.owner
+            );
+            Err(Error::config("ports", why))
+        }
+    }
+}

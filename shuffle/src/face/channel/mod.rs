@@ -1,0 +1,233 @@
+//! Channels: bounded queues of messages, each in the memory of the rank that has made it, which any
+//! rank sends to, gets from and polls.
+//!
+//! All of them are messages of one stream: requests to owners, and their answers. What a rank owns
+//! is a state machine ([`owner`]); what it has asked of others is another one ([`client`]).
+
+mod asked;
+mod builder;
+mod client;
+mod descriptor;
+mod office;
+mod owner;
+mod port;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod wait;
+mod wire;
+
+use trihop_transport::sync::Arc;
+use trihop_transport::topology::Rank;
+
+use crate::error::{Error, Result};
+use crate::face::shuffle::Shuffle;
+use crate::seat::{Handle, Seat};
+use crate::stats::Stats;
+pub use asked::Asked;
+pub use builder::ChannelsBuilder;
+pub use descriptor::Descriptor;
+pub(crate) use office::Office;
+use office::{News, with_request};
+use owner::{Owner, Payload};
+pub use port::{Channel, Received};
+pub use terms::{ChannelLimits, Poll, Return, Timeout};
+use wire::Request;
+
+/// The channels of a job on one rank: makes channels, and attaches to those of others. Clones are
+/// handles of the same.
+///
+/// A [`Channel`] is a bounded queue of messages in the memory of the rank that has made it, its
+/// owner. Any rank attaches to it by its [`Descriptor`], which goes to others by whatever way:
+/// messages, a file, arguments. Sends, gets and polls of any rank are done by the owner in the order
+/// in which they come there, and what cannot be done at once waits there, until it can, until its
+/// timeout, or until the channel is closed.
+///
+/// On the inline seat the owner answers inside its calls that make progress, of whichever stream;
+/// [`Channels::progress`] is one. Jobs with threads answer at any time.
+///
+/// ```
+/// use trihop_shuffle::{ChannelLimits, Job, Options, Return, Timeout};
+///
+/// let job = Job::start(Options::from_env()?)?;
+/// let channels = job.channels("work").open()?;
+/// // Rank 0 has a queue of tasks, and all ranks learn of it.
+/// let mine = match job.rank().0 {
+///     0 => Some(channels.create(ChannelLimits::default())?),
+///     _ => None,
+/// };
+/// let named = mine.as_ref().map(|tasks| tasks.descriptor().to_string());
+/// let named = job.broadcast(trihop_shuffle::Rank(0), named.unwrap_or_default().as_bytes())?;
+/// let tasks = channels.attach(&String::from_utf8_lossy(&named).parse()?)?;
+/// tasks.send(7, b"a task", Return::WhenDeposited, Timeout::Never)?;
+/// let task = tasks.get(Timeout::Never)?;
+/// assert_eq!((task.kind, &task.bytes[..]), (7, &b"a task"[..]));
+/// drop((tasks, mine));
+/// channels.shutdown()?;
+/// job.shutdown()?;
+/// # Ok::<(), trihop_shuffle::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Channels<S: Seat> {
+    handle: Handle<S>,
+    office: Arc<Office>,
+    /// What the channels of this opening have in common.
+    job: u64,
+    /// Longest message that the stream carries.
+    message_bytes: usize,
+}
+
+impl<S: Seat> Channels<S> {
+    /// Name given at opening.
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.handle.rank
+    }
+
+    /// Ranks of the job.
+    pub fn size(&self) -> u32 {
+        self.handle.size
+    }
+
+    /// Makes a channel of this rank's, and a port of it. It is there until it is
+    /// [closed](Channel::close), or this rank shuts its channels down.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for impossible limits, and beyond 65,536 channels; [`Error::Nested`]
+    /// inside a handler of an inline job.
+    pub fn create(&self, limits: ChannelLimits) -> Result<Channel<S>> {
+        limits.check()?;
+        self.enter("the making of a channel")?;
+        let made = self.office.owner().create(limits);
+        let (number, epoch) = made.ok_or_else(|| {
+            let why = "this rank has as many channels as it may, 65,536, or leaves";
+            Error::config("channels", why)
+        })?;
+        self.attach(&Descriptor {
+            job: self.job,
+            owner: self.handle.rank.0,
+            number,
+            epoch,
+        })
+    }
+
+    /// A port of the channel with this descriptor. Asks its owner, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::NoChannel`] where the channel is of another job, was closed, or never was;
+    /// [`Error::Config`] where it has as many ports as it may; [`Error::Nested`] inside a handler;
+    /// as every call where a rank is gone.
+    pub fn attach(&self, descriptor: &Descriptor) -> Result<Channel<S>> {
+        let none = |why: &str| Err(Error::no_channel(descriptor.to_string(), why));
+        if descriptor.job != self.job {
+            return none("it is of another job, or of channels that were shut down");
+        }
+        if descriptor.owner >= self.handle.size {
+            return none("it names a rank that the job does not have");
+        }
+        Channel::open(self, *descriptor)
+    }
+
+    /// One round of progress, as any call that makes some; true when anything moved. An owner on
+    /// the inline seat that has nothing else to do so answers others.
+    ///
+    /// # Errors
+    /// The transport's; [`Error::Nested`] inside a handler.
+    pub fn progress(&self) -> Result<bool> {
+        self.expire();
+        self.handle.seat.progress("the progress of channels")
+    }
+
+    /// Counters of this rank, of the stream beneath: see [`Shuffle::stats`](crate::Shuffle::stats).
+    pub fn stats(&self) -> Option<Stats> {
+        self.handle.stats()
+    }
+
+    /// Ends this rank's part: its channels are closed and their messages dropped, which the log
+    /// says; others who wait for them hear that they are closed. Then it waits until all ranks have
+    /// done so. Collective.
+    ///
+    /// # Errors
+    /// As [`Shuffle::shutdown`](crate::Shuffle::shutdown).
+    pub fn shutdown(self) -> Result<()> {
+        let what = "shutting down";
+        self.handle.seat.may_wait(what)?;
+        let mut owner = self.office.owner();
+        let lost = owner.leave();
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
+        if lost > 0 {
+            tracing::warn!(
+                channels = self.name(),
+                lost,
+                "messages that nobody took are dropped"
+            );
+        }
+        Shuffle {
+            handle: self.handle.clone(),
+        }
+        .shutdown()
+    }
+
+    /// Begins a call. On the inline seat it may be made, and progress too, now and then.
+    fn enter(&self, what: &'static str) -> Result<()> {
+        if !S::MOVES_ALONE && self.handle.with_out(what, |out| Ok(out.count_call()))? {
+            self.handle.seat.progress_in_passing()?;
+        }
+        Ok(())
+    }
+
+    /// Ends what should have been done by now on this rank.
+    fn expire(&self) {
+        let mut owner = self.office.owner();
+        owner.expire(|| self.office.now_ns());
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
+    }
+
+    /// Makes a request to this rank.
+    fn ask_here(&self, request: Request, bytes: &[u8]) {
+        let mut owner = self.office.owner();
+        self.office
+            .ask_here(&mut owner, request, Payload::Borrowed(bytes));
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
+    }
+
+    /// Makes a request that no room is waited for.
+    fn ask(&self, target: Rank, request: Request, bytes: &[u8]) -> Result<()> {
+        if target == self.handle.rank {
+            return Ok(self.ask_here(request, bytes));
+        }
+        with_request(request, bytes, |kind, record| {
+            self.put(target, kind, record)
+        })
+    }
+
+    fn put(&self, target: Rank, kind: u32, record: &[u8]) -> Result<()> {
+        self.handle.with_out("a request to a channel", |out| {
+            out.send_or_spill(target, kind, record)
+        })
+    }
+
+    /// Tells others what the owner has for them. Nothing is waited for, and no progress made: the
+    /// owner is in use.
+    fn tell(&self, owner: &mut Owner) -> News {
+        (self.office).tell(owner, |rank, kind, record| self.put(rank, kind, record))
+    }
+
+    /// Wakes those who wait on this rank.
+    fn hear(&self, news: News) {
+        if news.is_any {
+            self.handle.seat.notify_moved();
+        }
+        news.wake();
+    }
+}

@@ -1,0 +1,181 @@
+//! What the channels of a job are on one rank: its own, and its ports to others'; and what takes
+//! the records of their stream.
+//!
+//! Two locks: who has the owner's may take the client's, and the engine; who has the client's, or
+//! the engine, takes no other. So a wait, which has the engine, looks at the client alone.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use trihop_transport::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trihop_transport::topology::Rank;
+
+use super::client::{Bytes, Client, Effects};
+use super::owner::{Owner, Payload};
+use super::wire::{AnswerHead, Request, kinds};
+use crate::deliver::Message;
+use crate::engine::BadRun;
+use crate::error::Result;
+use crate::face::codec::with_scratch;
+use crate::face::coded::no_value;
+use crate::seat::HandlerOutbox;
+
+/// The channels of a job on one rank.
+pub(crate) struct Office {
+    rank: u32,
+    owner: Mutex<Owner>,
+    client: Mutex<Client>,
+    epoch: Instant,
+}
+
+/// What has come of a change for those who wait on this rank.
+#[derive(Default)]
+pub(super) struct News {
+    /// Somebody was answered.
+    pub is_any: bool,
+    wakers: Vec<Waker>,
+}
+
+impl News {
+    fn note(&mut self, waker: Option<Waker>) {
+        self.is_any = true;
+        self.wakers.extend(waker);
+    }
+
+    /// Wakes futures, with no lock held.
+    pub fn wake(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Office {
+    pub fn new(rank: Rank) -> Arc<Self> {
+        Arc::new(Self {
+            rank: rank.0,
+            owner: Mutex::default(),
+            client: Mutex::default(),
+            epoch: Instant::now(),
+        })
+    }
+
+    pub(super) fn owner(&self) -> MutexGuard<'_, Owner> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn client(&self) -> MutexGuard<'_, Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time, for deadlines.
+    pub fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// A request of this rank's to itself.
+    pub(super) fn ask_here(&self, owner: &mut Owner, request: Request, payload: Payload<'_>) {
+        if let Err(why) = owner.take(self.rank, request, payload, || self.now_ns()) {
+            // Only a defect of ours.
+            debug_assert!(false, "{request:?}: {why}");
+            tracing::error!(?request, why, "a request to a channel of this rank");
+        }
+    }
+
+    /// Tells askers what the owner has for them, others by `send`, which does not wait.
+    pub(super) fn tell(
+        &self,
+        owner: &mut Owner,
+        mut send: impl FnMut(Rank, u32, &[u8]) -> Result<()>,
+    ) -> News {
+        let mut news = News::default();
+        while let Some(answer) = owner.take_answer() {
+            if answer.to == self.rank {
+                let bytes = Bytes::Owned(answer.bytes.unwrap_or_default());
+                let effects = self.client().answer(self.rank, answer.head, bytes);
+                match effects {
+                    Ok(Effects { waker, requests }) => {
+                        news.note(waker);
+                        for (request, bytes) in requests {
+                            self.ask_here(owner, request, Payload::Owned(bytes));
+                        }
+                    }
+                    Err(why) => {
+                        debug_assert!(false, "{:?}: {why}", answer.head);
+                        tracing::error!(head = ?answer.head, why, "an answer of this rank");
+                    }
+                }
+                continue;
+            }
+            let sent = with_scratch(|record| {
+                answer.head.write(record);
+                record.extend_from_slice(answer.bytes.as_deref().unwrap_or_default());
+                send(Rank(answer.to), kinds::ANSWER, record)
+            });
+            if let Some(bytes) = answer.bytes {
+                owner.spare(bytes);
+            }
+            if let Err(error) = sent {
+                self.client().failure.get_or_insert(error);
+            }
+        }
+        news
+    }
+
+    /// Takes a record of the stream.
+    pub fn take(
+        &self,
+        message: Message<'_>,
+        outbox: &mut impl HandlerOutbox,
+    ) -> Result<(), BadRun> {
+        let Message {
+            source,
+            kind,
+            bytes,
+        } = message;
+        let bad = |why| no_value(source, why);
+        if kind == kinds::ANSWER {
+            let (head, bytes) =
+                AnswerHead::parse(bytes).ok_or_else(|| bad("no answer of a channel's owner"))?;
+            let effects = self.client().answer(source.0, head, Bytes::Borrowed(bytes));
+            let Effects { waker, requests } = effects.map_err(bad)?;
+            for (request, bytes) in requests {
+                let sent = with_request(request, &bytes, |kind, record| {
+                    outbox.send(source, kind, record)
+                });
+                if let Err(error) = sent {
+                    self.client().failure.get_or_insert(error);
+                }
+            }
+            outbox.notify_moved();
+            waker.into_iter().for_each(Waker::wake);
+            return Ok(());
+        }
+        let (request, bytes) =
+            Request::parse(kind, bytes).ok_or_else(|| bad("no request to a channel's owner"))?;
+        let mut owner = self.owner();
+        let taken = owner.take(source.0, request, Payload::Borrowed(bytes), || {
+            self.now_ns()
+        });
+        let news = self.tell(&mut owner, |rank, kind, bytes| {
+            outbox.send(rank, kind, bytes)
+        });
+        drop(owner);
+        if news.is_any {
+            outbox.notify_moved();
+        }
+        news.wake();
+        taken.map_err(bad)
+    }
+}
+
+/// The record of a request.
+pub(super) fn with_request<R>(
+    request: Request,
+    bytes: &[u8],
+    send: impl FnOnce(u32, &[u8]) -> R,
+) -> R {
+    with_scratch(|record| {
+        let kind = request.write(record);
+        record.extend_from_slice(bytes);
+        send(kind, record)
+    })
+}

@@ -1,0 +1,297 @@
+//! The owner's side of channels: requests in, answers out, a clock given. It knows no stream, no
+//! lock and no time of its own.
+
+mod ports;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use super::terms::ChannelLimits;
+use super::wire::{AnswerHead, Ended, Request, Status, write_limits};
+use ports::Ports;
+pub(super) use ports::{Answer, Spare};
+use queue::Queue;
+pub(super) use queue::Stored;
+
+/// Channels of one owner, at most.
+const MOST_CHANNELS: usize = 1 << 16;
+
+/// The bytes of a message.
+pub(super) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Vec<u8>),
+}
+
+/// A place for a channel.
+#[derive(Debug, Default)]
+struct Place {
+    /// Channels that were here before.
+    epoch: u32,
+    queue: Option<Queue>,
+}
+
+/// The channels of one rank.
+///
+/// A request of a port that its asker does not have, or beyond its window, is one that cannot be:
+/// the asker is broken. All else is answered.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    places: Vec<Place>,
+    ports: Ports,
+    /// Nothing that waits has an earlier deadline. It may have been answered since.
+    next_deadline_ns: Option<u64>,
+    /// This rank leaves: no channel is made or opened.
+    leaves: bool,
+}
+
+impl Owner {
+    /// Makes a channel; its number and epoch. `None` where there are as many as may be.
+    pub fn create(&mut self, limits: ChannelLimits) -> Option<(u32, u32)> {
+        let free = self.places.iter().position(|place| place.queue.is_none());
+        let at = free.unwrap_or(self.places.len());
+        if self.leaves || at == MOST_CHANNELS {
+            return None;
+        }
+        if at == self.places.len() {
+            self.places.push(Place::default());
+        }
+        let place = &mut self.places[at];
+        place.queue = Some(Queue::new(limits));
+        Some((at as u32, place.epoch))
+    }
+
+    /// What is to be told, in no order.
+    pub fn take_answer(&mut self) -> Option<Answer> {
+        self.ports.answers.pop()
+    }
+
+    /// Takes the buffer of a message that is gone.
+    pub fn spare(&mut self, bytes: Vec<u8>) {
+        self.ports.spare(bytes);
+    }
+
+    /// Ends what should have been done by now.
+    pub fn expire(&mut self, now_ns: impl Fn() -> u64) {
+        let Some(next_ns) = self.next_deadline_ns else {
+            return;
+        };
+        let now_ns = now_ns();
+        if now_ns < next_ns {
+            return;
+        }
+        let Self { places, ports, .. } = self;
+        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
+        let next = queues.map(|queue| {
+            queue.expire(now_ns, ports);
+            queue.next_deadline_ns()
+        });
+        self.next_deadline_ns = next.min().filter(|&next_ns| next_ns < u64::MAX);
+    }
+
+    /// When a request that has come now is to end; `None` where it is tried once.
+    fn deadline(&mut self, timeout_ns: u64, now_ns: impl Fn() -> u64) -> Option<u64> {
+        match timeout_ns {
+            0 => None,
+            u64::MAX => Some(u64::MAX),
+            _ => {
+                let deadline_ns = now_ns().saturating_add(timeout_ns);
+                let next_ns = self.next_deadline_ns.unwrap_or(u64::MAX);
+                self.next_deadline_ns = Some(next_ns.min(deadline_ns));
+                Some(deadline_ns)
+            }
+        }
+    }
+
+    /// Takes a request of a rank.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn take(
+        &mut self,
+        rank: u32,
+        request: Request,
+        payload: Payload<'_>,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<(), &'static str> {
+        self.expire(&now_ns);
+        let port = match request {
+            Request::Open {
+                channel,
+                epoch,
+                port,
+            } => return Ok(self.open((rank, port), channel, epoch)),
+            Request::Leave => {
+                let ports = self.ports.of_rank(rank);
+                ports
+                    .into_iter()
+                    .for_each(|port| self.close_port(rank, port));
+                return Ok(());
+            }
+            Request::Send { port, .. }
+            | Request::Get { port, .. }
+            | Request::Poll { port, .. }
+            | Request::Cancel { port, .. }
+            | Request::Close { port }
+            | Request::Want { port }
+            | Request::GiveBack { port, .. } => port,
+        };
+        let timeout_ns = match request {
+            Request::Send { timeout_ns, .. }
+            | Request::Get { timeout_ns, .. }
+            | Request::Poll { timeout_ns, .. } => timeout_ns,
+            _ => 0,
+        };
+        let deadline_ns = self.deadline(timeout_ns, now_ns);
+        let channel = self
+            .ports
+            .channel_of(rank, port)
+            .ok_or("a port that it does not have")?;
+        let Self { places, ports, .. } = self;
+        let queue = places[channel as usize].queue.as_mut();
+        let queue = queue.expect("a channel stays as long as a port of it");
+        match request {
+            Request::Send { id, when, kind, .. } => {
+                let message = stored(payload, (0, rank, kind), ports);
+                let bytes = message.bytes.len() as u64;
+                if bytes > queue.limits.bytes {
+                    return Err("a message that is longer than its channel");
+                }
+                if !ports.may_send(port, bytes) {
+                    return Err("more sends than its window");
+                }
+                queue.send((port, id), when, message, deadline_ns, ports);
+            }
+            Request::Get { .. } | Request::Poll { .. } if !ports.may_wait(port) => {
+                return Err("more requests than its window");
+            }
+            Request::Get { id, take, .. } => queue.get((port, id), take, deadline_ns, ports),
+            Request::Poll { id, poll, .. } => queue.poll((port, id), poll, deadline_ns, ports),
+            Request::Cancel { id, .. } => queue.cancel(port, id, ports),
+            Request::Want { .. } => ports.want(port),
+            Request::GiveBack {
+                number,
+                kind,
+                source,
+                ..
+            } => {
+                let message = stored(payload, (number, source, kind), ports);
+                queue.give_back(message, ports)?;
+            }
+            Request::Close { .. } => self.close_port(rank, port),
+            Request::Open { .. } | Request::Leave => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {
+        let place = self.places.get_mut(channel as usize);
+        let place = place.filter(|place| place.epoch == epoch && !self.leaves);
+        let queue = place.and_then(|place| place.queue.as_mut());
+        let (mut status, mut value, mut bytes) = (Status::Gone, 0, None);
+        match queue {
+            Some(queue) if queue.ports >= queue.limits.ports => status = Status::NoPort,
+            Some(queue) => {
+                queue.ports += 1;
+                let mut limits = Vec::new();
+                write_limits(&queue.limits, &mut limits);
+                bytes = Some(limits);
+                status = Status::Done;
+                value = self
+                    .ports
+                    .add((rank, number), channel, &queue.limits)
+                    .into();
+            }
+            None => {}
+        }
+        let head = AnswerHead {
+            port: number,
+            status,
+            id: 0,
+            value,
+            ended: Ended::default(),
+            about: Default::default(),
+        };
+        self.ports.answers.push(Answer {
+            to: rank,
+            head,
+            bytes,
+        });
+    }
+
+    /// Nobody hears of what a port has waiting. A channel that is closed goes with its last one.
+    fn close_port(&mut self, rank: u32, port: u32) {
+        let Some(channel) = self.ports.channel_of(rank, port) else {
+            return;
+        };
+        self.ports.remove(port);
+        let Self { places, ports, .. } = self;
+        let place = &mut places[channel as usize];
+        if let Some(queue) = &mut place.queue {
+            queue.ports -= 1;
+            queue.forget(port, ports);
+        }
+        self.free(channel);
+    }
+
+    /// Gives the place of a channel that is closed and that nobody has a port of to the next one.
+    fn free(&mut self, channel: u32) {
+        let place = &mut self.places[channel as usize];
+        let is_over = |queue: &mut Queue| queue.closed && queue.ports == 0;
+        if let Some(mut queue) = place.queue.take_if(is_over) {
+            let lost = queue.drop_messages(&mut self.ports);
+            if lost > 0 {
+                tracing::warn!(
+                    channel,
+                    lost,
+                    "a closed channel goes with messages that nobody took"
+                );
+            }
+            place.epoch = place.epoch.wrapping_add(1);
+        }
+    }
+
+    /// Nothing is sent to a channel any more; what is there may be taken.
+    pub fn close(&mut self, channel: u32, epoch: u32) {
+        let Some(place) = self.places.get_mut(channel as usize) else {
+            return;
+        };
+        if let Some(queue) = place.queue.as_mut().filter(|_| place.epoch == epoch) {
+            queue.close(&mut self.ports);
+            self.free(channel);
+        }
+    }
+
+    /// This rank leaves: all channels are closed, and their messages dropped. How many there were.
+    pub fn leave(&mut self) -> usize {
+        self.leaves = true;
+        let Self { places, ports, .. } = self;
+        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
+        let lost = queues.map(|queue| {
+            queue.close(ports);
+            queue.drop_messages(ports)
+        });
+        let lost = lost.sum();
+        (0..self.places.len() as u32).for_each(|channel| self.free(channel));
+        lost
+    }
+}
+
+fn stored(
+    payload: Payload<'_>,
+    (number, source, kind): (u64, u32, u32),
+    ports: &mut Ports,
+) -> Stored {
+    let bytes = match payload {
+        Payload::Borrowed(bytes) => ports.copy(bytes),
+        Payload::Owned(bytes) => bytes,
+    };
+    Stored {
+        about: super::wire::About {
+            number,
+            source,
+            kind,
+        },
+        bytes,
+        receipt: None,
+    }
+}

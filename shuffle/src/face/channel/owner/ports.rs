@@ -1,0 +1,240 @@
+//! The ports of an owner's channels, and what their askers are told.
+
+use super::super::terms::ChannelLimits;
+use super::super::wire::{AnswerHead, Ended, Status};
+use super::queue::Stored;
+
+/// Buffers that are kept for the next message, and the longest of them.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES: usize = 64 << 10;
+
+/// Buffers of messages that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<Vec<u8>>);
+
+impl Spare {
+    /// Keeps a buffer, if it is worth it.
+    pub fn put(&mut self, mut buffer: Vec<u8>) {
+        if self.0.len() < SPARE_BUFFERS && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+
+    /// The bytes, in a buffer.
+    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = match bytes.len() {
+            0 => return Vec::new(),
+            _ => self.0.pop().unwrap_or_default(),
+        };
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+}
+
+/// What an asker is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// The asker's rank.
+    pub to: u32,
+    pub head: AnswerHead,
+    /// A message, or the limits of a channel that was opened.
+    pub bytes: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Port {
+    /// The asker's rank, and its number of the port.
+    rank: u32,
+    number: u32,
+    channel: u32,
+    window_messages: u64,
+    window_bytes: u64,
+    ended: Ended,
+    /// What the asker has been told of that.
+    told: Ended,
+    /// Its asker waits for room in the window.
+    wants: bool,
+    /// Sends that wait here, and their bytes.
+    sends: u64,
+    send_bytes: u64,
+    /// Gets and polls that wait here.
+    others: u64,
+}
+
+/// The ports of an owner's channels. A number that names none is one of a port that is gone:
+/// nobody hears.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    ports: Vec<Option<Port>>,
+    free: Vec<u32>,
+    /// What is to be told, in no order.
+    pub answers: Vec<Answer>,
+    spare: Spare,
+}
+
+impl Ports {
+    /// A port of `channel` for an asker: rank and its number of the port.
+    pub fn add(&mut self, (rank, number): (u32, u32), channel: u32, limits: &ChannelLimits) -> u32 {
+        let port = Port {
+            rank,
+            number,
+            channel,
+            window_messages: limits.window_messages.into(),
+            window_bytes: limits.window_bytes,
+            ended: Ended::default(),
+            told: Ended::default(),
+            wants: false,
+            sends: 0,
+            send_bytes: 0,
+            others: 0,
+        };
+        let at = self.free.pop().unwrap_or(self.ports.len() as u32);
+        match self.ports.get_mut(at as usize) {
+            Some(place) => *place = Some(port),
+            None => self.ports.push(Some(port)),
+        }
+        at
+    }
+
+    /// The channel of a port that a rank has; `None` where it has none of this number.
+    pub fn channel_of(&self, rank: u32, port: u32) -> Option<u32> {
+        let port = self.ports.get(port as usize)?.as_ref()?;
+        (port.rank == rank).then_some(port.channel)
+    }
+
+    /// The ports of a rank.
+    pub fn of_rank(&self, rank: u32) -> Vec<u32> {
+        let all = (0..).zip(&self.ports);
+        let its = all.filter(|(_, port)| port.as_ref().is_some_and(|port| port.rank == rank));
+        its.map(|(at, _)| at).collect()
+    }
+
+    /// Removes a port that is there.
+    pub fn remove(&mut self, port: u32) {
+        if self.ports[port as usize].take().is_some() {
+            self.free.push(port);
+        }
+    }
+
+    fn get(&mut self, port: u32) -> Option<&mut Port> {
+        self.ports[port as usize].as_mut()
+    }
+
+    /// Whether one more send of these bytes may wait here.
+    pub fn may_send(&self, port: u32, bytes: u64) -> bool {
+        self.ports[port as usize].as_ref().is_some_and(|port| {
+            port.sends == 0
+                || port.sends < port.window_messages && port.send_bytes + bytes <= port.window_bytes
+        })
+    }
+
+    /// Whether one more get or poll may wait here.
+    pub fn may_wait(&self, port: u32) -> bool {
+        let port = self.ports[port as usize].as_ref();
+        port.is_some_and(|port| port.others < port.window_messages)
+    }
+
+    pub fn wait_to_send(&mut self, port: u32, bytes: u64) {
+        if let Some(port) = self.get(port) {
+            port.sends += 1;
+            port.send_bytes += bytes;
+        }
+    }
+
+    pub fn no_longer_sends(&mut self, port: u32, bytes: u64) {
+        if let Some(port) = self.get(port) {
+            port.sends -= 1;
+            port.send_bytes -= bytes;
+        }
+    }
+
+    pub fn wait_otherwise(&mut self, port: u32) {
+        if let Some(port) = self.get(port) {
+            port.others += 1;
+        }
+    }
+
+    pub fn no_longer_waits(&mut self, port: u32) {
+        if let Some(port) = self.get(port) {
+            port.others -= 1;
+        }
+    }
+
+    /// A send of the port has ended, whatever came of it.
+    pub fn end_send(&mut self, port: u32, bytes: u64) {
+        if let Some(port) = self.get(port) {
+            port.ended.messages += 1;
+            port.ended.bytes += bytes;
+        }
+    }
+
+    /// Tells a port's asker what it may send again, where it waits for that or half of its window
+    /// has come free.
+    pub fn credit(&mut self, port: u32) {
+        let Some(of) = self.get(port) else {
+            return;
+        };
+        let messages = of.ended.messages - of.told.messages;
+        let bytes = of.ended.bytes - of.told.bytes;
+        let is_due = of.wants && messages > 0
+            || messages * 2 >= of.window_messages
+            || bytes.saturating_mul(2) >= of.window_bytes;
+        if is_due {
+            self.answer(port, 0, Status::Credit, 0);
+        }
+    }
+
+    /// The asker of a port waits for room.
+    pub fn want(&mut self, port: u32) {
+        if let Some(of) = self.get(port) {
+            of.wants = true;
+            self.credit(port);
+        }
+    }
+
+    pub fn answer(&mut self, port: u32, id: u64, status: Status, value: u64) {
+        self.tell(port, id, status, value, None);
+    }
+
+    /// Hands a message out.
+    pub fn answer_with(&mut self, port: u32, id: u64, message: Stored) {
+        self.tell(port, id, Status::Done, 1, Some(message));
+    }
+
+    fn tell(&mut self, port: u32, id: u64, status: Status, value: u64, message: Option<Stored>) {
+        let Some(of) = self.ports[port as usize].as_mut() else {
+            if let Some(message) = message {
+                self.spare.put(message.bytes);
+            }
+            return;
+        };
+        of.told = of.ended;
+        of.wants = false;
+        let about = message
+            .as_ref()
+            .map(|message| message.about)
+            .unwrap_or_default();
+        let head = AnswerHead {
+            port: of.number,
+            status,
+            id,
+            value,
+            ended: of.ended,
+            about,
+        };
+        let bytes = message.map(|message| message.bytes);
+        let to = of.rank;
+        self.answers.push(Answer { to, head, bytes });
+    }
+
+    /// The bytes, in a buffer.
+    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.spare.copy(bytes)
+    }
+
+    /// Takes the buffer of a message that is gone.
+    pub fn spare(&mut self, bytes: Vec<u8>) {
+        self.spare.put(bytes);
+    }
+}

@@ -1,0 +1,390 @@
+//! One channel: its messages, and who waits for room or for one of them.
+
+use std::collections::VecDeque;
+
+use super::super::terms::{ChannelLimits, Poll, Return, Take};
+use super::super::wire::{About, Status};
+use super::ports::Ports;
+
+/// A message in a channel, or on its way to or from one on its owner's rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub about: About,
+    pub bytes: Vec<u8>,
+    /// Who is told when somebody takes it: port and number of a request.
+    pub receipt: Option<(u32, u64)>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Waiting<T> {
+    port: u32,
+    id: u64,
+    deadline_ns: u64,
+    what: T,
+}
+
+/// A send that waits.
+#[derive(Debug)]
+struct Send {
+    message: Stored,
+    when: Return,
+}
+
+/// A channel. Where a get waits there is no message, and where a send waits no room for it.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub limits: ChannelLimits,
+    pub closed: bool,
+    /// Ports that are open.
+    pub ports: u32,
+    messages: VecDeque<Stored>,
+    /// Bytes of the messages.
+    bytes: u64,
+    /// Messages that were deposited so far.
+    deposited: u64,
+    sends: VecDeque<Waiting<Send>>,
+    gets: VecDeque<Waiting<Take>>,
+    polls: Vec<Waiting<Poll>>,
+}
+
+impl Queue {
+    pub fn new(limits: ChannelLimits) -> Self {
+        Self {
+            limits,
+            closed: false,
+            ports: 0,
+            messages: VecDeque::new(),
+            bytes: 0,
+            deposited: 0,
+            sends: VecDeque::new(),
+            gets: VecDeque::new(),
+            polls: Vec::new(),
+        }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.messages.len() < self.limits.messages as usize
+            && self.limits.bytes.saturating_sub(self.bytes) >= bytes
+    }
+
+    /// For how many messages of a byte there is room.
+    fn room(&self) -> u64 {
+        let places = u64::from(self.limits.messages).saturating_sub(self.messages.len() as u64);
+        match self.sends.is_empty() {
+            true => places.min(self.limits.bytes.saturating_sub(self.bytes)),
+            false => 0,
+        }
+    }
+
+    fn put(&mut self, port: u32, id: u64, when: Return, mut message: Stored, ports: &mut Ports) {
+        let bytes = message.bytes.len() as u64;
+        ports.end_send(port, bytes);
+        self.deposited += 1;
+        message.about.number = self.deposited;
+        match when {
+            Return::WhenReceived => {
+                message.receipt = Some((port, id));
+                ports.credit(port);
+            }
+            Return::WhenDeposited => ports.answer(port, id, Status::Done, 0),
+            Return::Immediately | Return::WhenBuffered => ports.credit(port),
+        }
+        self.bytes += bytes;
+        self.messages.push_back(message);
+    }
+
+    /// Takes a message in, has it wait until `deadline_ns`, or refuses it where that is none.
+    pub fn send(
+        &mut self,
+        (port, id): (u32, u64),
+        when: Return,
+        message: Stored,
+        deadline_ns: Option<u64>,
+        ports: &mut Ports,
+    ) {
+        let bytes = message.bytes.len() as u64;
+        let status = match deadline_ns {
+            _ if self.closed => Status::Closed,
+            _ if self.sends.is_empty() && self.has_room(bytes) => {
+                self.put(port, id, when, message, ports);
+                return self.settle(ports);
+            }
+            None => Status::WouldBlock,
+            Some(deadline_ns) => {
+                ports.wait_to_send(port, bytes);
+                let what = Send { message, when };
+                self.sends.push_back(Waiting {
+                    port,
+                    id,
+                    deadline_ns,
+                    what,
+                });
+                // Who waits for a channel that is full has it now.
+                return self.settle(ports);
+            }
+        };
+        ports.end_send(port, bytes);
+        ports.answer(port, id, status, 0);
+        ports.spare(message.bytes);
+    }
+
+    /// Answers a get, has it wait, or refuses it.
+    pub fn get(
+        &mut self,
+        (port, id): (u32, u64),
+        take: Take,
+        deadline_ns: Option<u64>,
+        ports: &mut Ports,
+    ) {
+        if !self.messages.is_empty() {
+            self.hand_out(port, id, take, ports);
+            return self.settle(ports);
+        }
+        match deadline_ns {
+            _ if self.closed => ports.answer(port, id, Status::Closed, 0),
+            None => ports.answer(port, id, Status::WouldBlock, 0),
+            Some(deadline_ns) => {
+                ports.wait_otherwise(port);
+                let what = take;
+                self.gets.push_back(Waiting {
+                    port,
+                    id,
+                    deadline_ns,
+                    what,
+                });
+            }
+        }
+    }
+
+    fn hand_out(&mut self, port: u32, id: u64, take: Take, ports: &mut Ports) {
+        if take == Take::Peek {
+            let Some(first) = self.messages.front() else {
+                return;
+            };
+            let bytes = ports.copy(&first.bytes);
+            let copy = Stored {
+                about: first.about,
+                bytes,
+                receipt: None,
+            };
+            return ports.answer_with(port, id, copy);
+        }
+        let Some(mut first) = self.messages.pop_front() else {
+            return;
+        };
+        self.bytes -= first.bytes.len() as u64;
+        if let Some((sender, send)) = first.receipt.take() {
+            ports.answer(sender, send, Status::Done, 0);
+        }
+        if take == Take::Pop {
+            ports.spare(std::mem::take(&mut first.bytes));
+        }
+        ports.answer_with(port, id, first);
+    }
+
+    /// Answers a poll, has it wait, or refuses it.
+    pub fn poll(
+        &mut self,
+        (port, id): (u32, u64),
+        poll: Poll,
+        deadline_ns: Option<u64>,
+        ports: &mut Ports,
+    ) {
+        match (self.polled(poll), deadline_ns) {
+            (Polled::Is(value), _) => ports.answer(port, id, Status::Done, value),
+            (Polled::Never, _) => ports.answer(port, id, Status::Closed, 0),
+            (Polled::NotYet, None) => ports.answer(port, id, Status::WouldBlock, 0),
+            (Polled::NotYet, Some(deadline_ns)) => {
+                ports.wait_otherwise(port);
+                let what = poll;
+                self.polls.push(Waiting {
+                    port,
+                    id,
+                    deadline_ns,
+                    what,
+                });
+            }
+        }
+    }
+
+    fn polled(&self, poll: Poll) -> Polled {
+        let (size, room) = (self.messages.len() as u64, self.room());
+        let holds = |holds: bool, value: u64| match holds {
+            true => Polled::Is(value),
+            false => Polled::NotYet,
+        };
+        match poll {
+            Poll::Size => Polled::Is(size),
+            Poll::Capacity => Polled::Is(self.limits.messages.into()),
+            Poll::Closed => holds(self.closed, size),
+            Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
+            Poll::In | Poll::InOrOut if self.closed && size == 0 => Polled::Never,
+            Poll::Out | Poll::Full if self.closed => Polled::Never,
+            Poll::In => holds(size > 0, size),
+            Poll::Out => holds(room > 0, room),
+            Poll::Full => holds(room == 0, size),
+            Poll::InOrOut => {
+                let has_room = room > 0 && !self.closed;
+                holds(
+                    size > 0 || has_room,
+                    u64::from(size > 0) | u64::from(has_room) << 1,
+                )
+            }
+        }
+    }
+
+    /// Does what can be done now for those who wait: in the order in which they came, sends and
+    /// gets each.
+    fn settle(&mut self, ports: &mut Ports) {
+        loop {
+            let fits = |send: &Waiting<Send>| self.has_room(send.what.message.bytes.len() as u64);
+            if self.sends.front().is_some_and(fits)
+                && let Some(Waiting { port, id, what, .. }) = self.sends.pop_front()
+            {
+                ports.no_longer_sends(port, what.message.bytes.len() as u64);
+                self.put(port, id, what.when, what.message, ports);
+            } else if !self.messages.is_empty()
+                && let Some(Waiting { port, id, what, .. }) = self.gets.pop_front()
+            {
+                ports.no_longer_waits(port);
+                self.hand_out(port, id, what, ports);
+            } else {
+                break;
+            }
+        }
+        if self.polls.is_empty() {
+            return;
+        }
+        let mut polls = std::mem::take(&mut self.polls);
+        polls.retain(|of| {
+            let (status, value) = match self.polled(of.what) {
+                Polled::NotYet => return true,
+                Polled::Is(value) => (Status::Done, value),
+                Polled::Never => (Status::Closed, 0),
+            };
+            ports.no_longer_waits(of.port);
+            ports.answer(of.port, of.id, status, value);
+            false
+        });
+        self.polls = polls;
+    }
+
+    /// Ends what waits and is `over` now, with `status`; goes on with the rest.
+    fn end_where(
+        &mut self,
+        status: Status,
+        over: impl Fn(u32, u64, u64) -> bool,
+        ports: &mut Ports,
+    ) {
+        let mut sends = std::mem::take(&mut self.sends);
+        sends.retain_mut(|of| {
+            if !over(of.port, of.id, of.deadline_ns) {
+                return true;
+            }
+            let bytes = std::mem::take(&mut of.what.message.bytes);
+            ports.no_longer_sends(of.port, bytes.len() as u64);
+            ports.end_send(of.port, bytes.len() as u64);
+            ports.answer(of.port, of.id, status, 0);
+            ports.spare(bytes);
+            false
+        });
+        self.sends = sends;
+        let mut end = |port, id, deadline_ns| {
+            let ends = over(port, id, deadline_ns);
+            if ends {
+                ports.no_longer_waits(port);
+                ports.answer(port, id, status, 0);
+            }
+            !ends
+        };
+        self.gets.retain(|of| end(of.port, of.id, of.deadline_ns));
+        self.polls.retain(|of| end(of.port, of.id, of.deadline_ns));
+        self.settle(ports);
+    }
+
+    /// Ends what should have been done by now.
+    pub fn expire(&mut self, now_ns: u64, ports: &mut Ports) {
+        let over = |_, _, deadline_ns| deadline_ns <= now_ns;
+        self.end_where(Status::TimedOut, over, ports);
+    }
+
+    /// Ends a request that its asker waits for no longer, if it still waits.
+    pub fn cancel(&mut self, port: u32, id: u64, ports: &mut Ports) {
+        let over = |of, number, _| (of, number) == (port, id);
+        self.end_where(Status::TimedOut, over, ports);
+    }
+
+    /// Messages and requests that are here.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.messages.len() + self.sends.len() + self.gets.len() + self.polls.len()
+    }
+
+    /// The earliest deadline of what waits.
+    pub fn next_deadline_ns(&self) -> u64 {
+        let sends = self.sends.iter().map(|of| of.deadline_ns);
+        let gets = self.gets.iter().map(|of| of.deadline_ns);
+        let polls = self.polls.iter().map(|of| of.deadline_ns);
+        sends.chain(gets).chain(polls).min().unwrap_or(u64::MAX)
+    }
+
+    /// Nothing is sent any more; what is there may be taken.
+    pub fn close(&mut self, ports: &mut Ports) {
+        self.closed = true;
+        // Polls are looked at anew: some may hold now, or still.
+        let mut polls = std::mem::take(&mut self.polls);
+        self.end_where(Status::Closed, |_, _, _| true, ports);
+        self.polls.append(&mut polls);
+        self.settle(ports);
+    }
+
+    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent.
+    pub fn forget(&mut self, port: u32, ports: &mut Ports) {
+        for message in &mut self.messages {
+            message.receipt.take_if(|(sender, _)| *sender == port);
+        }
+        self.end_where(Status::Closed, |of, _, _| of == port, ports);
+    }
+
+    /// A message that was taken comes back, to its place.
+    ///
+    /// # Errors
+    /// It was never taken, or more come back than can have been.
+    pub fn give_back(&mut self, message: Stored, ports: &mut Ports) -> Result<(), &'static str> {
+        let number = message.about.number;
+        let at = self.messages.partition_point(|of| of.about.number < number);
+        let is_here = (self.messages.get(at)).is_some_and(|of| of.about.number == number);
+        let taken = u64::from(self.ports) * u64::from(self.limits.window_messages);
+        let most = u64::from(self.limits.messages) + taken;
+        if number == 0 || number > self.deposited || is_here {
+            return Err("a message comes back that was not taken");
+        }
+        if self.messages.len() as u64 >= most {
+            return Err("more messages come back than were taken");
+        }
+        self.bytes += message.bytes.len() as u64;
+        self.messages.insert(at, message);
+        self.settle(ports);
+        Ok(())
+    }
+
+    /// Drops all messages; how many there were. Who waits for one to be received hears of it.
+    pub fn drop_messages(&mut self, ports: &mut Ports) -> usize {
+        let messages = std::mem::take(&mut self.messages);
+        self.bytes = 0;
+        for (port, id) in messages.iter().filter_map(|message| message.receipt) {
+            ports.answer(port, id, Status::Closed, 0);
+        }
+        self.settle(ports);
+        messages.len()
+    }
+}
+
+enum Polled {
+    /// It holds, with this value.
+    Is(u64),
+    NotYet,
+    /// The channel is closed, and it will not.
+    Never,
+}

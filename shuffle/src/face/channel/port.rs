@@ -1,0 +1,437 @@
+//! Ports: what sends to a channel, gets from it and polls it.
+
+use trihop_transport::sync::Arc;
+use trihop_transport::topology::Rank;
+
+use super::client::{Answered, Expects, Room, outcome};
+use super::descriptor::Descriptor;
+use super::terms::{ChannelLimits, Poll, Return, Take, Timeout};
+use super::wait::Limit;
+use super::wire::{HEAD_BYTES, Request};
+use super::{Channels, with_request};
+use crate::error::{Error, Result};
+use crate::seat::Seat;
+
+pub(super) const SEND: &str = "a send to a channel";
+pub(super) const GET: &str = "a get from a channel";
+pub(super) const POLL: &str = "a poll of a channel";
+
+/// A message that was got from a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// Rank that sent it.
+    pub source: Rank,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
+/// the same port; [`Channels::attach`] gives further ones.
+///
+/// What one thread sends by a port comes into the channel in that order, and its gets and polls are
+/// answered in their order; there is no order between ports. Once its last handle is dropped the
+/// port is closed.
+///
+/// Calls inside a handler of an inline job are [`Error::Nested`]; in a handler of a job with
+/// threads only sends that return [immediately](Return::Immediately) may be made.
+pub struct Channel<S: Seat>(Arc<Port<S>>);
+
+impl<S: Seat> Clone for Channel<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// What the handles of a port share.
+pub(super) struct Port<S: Seat> {
+    channels: Channels<S>,
+    descriptor: Descriptor,
+    /// This rank's number of the port, and the owner's.
+    number: u32,
+    at_owner: u32,
+    limits: ChannelLimits,
+}
+
+impl<S: Seat> Port<S> {
+    pub fn channels(&self) -> &Channels<S> {
+        &self.channels
+    }
+
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub fn descriptor(&self) -> Descriptor {
+        self.descriptor
+    }
+
+    pub fn at_owner(&self) -> u32 {
+        self.at_owner
+    }
+
+    fn is_here(&self) -> bool {
+        self.descriptor.owner == self.channels.handle.rank.0
+    }
+
+    /// Makes a request of the owner, for which no room is waited.
+    pub fn ask(&self, request: Request, bytes: &[u8]) -> Result<()> {
+        self.channels.ask(self.descriptor.owner(), request, bytes)
+    }
+
+    /// Sends a message once the window has room, which is not waited for where that is `tried`
+    /// only; the number of the request, 0 where nothing answers it.
+    pub fn start_send(
+        &self,
+        kind: u32,
+        bytes: &[u8],
+        when: Return,
+        limit: &Limit,
+        tries: bool,
+    ) -> Result<u64> {
+        let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
+        let most = most.min(self.channels.message_bytes - HEAD_BYTES);
+        if bytes.len() > most {
+            let (bytes, limit) = (bytes.len(), most);
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        self.channels.enter(SEND)?;
+        let (office, handle) = (&self.channels.office, &self.channels.handle);
+        let length = bytes.len() as u64;
+        loop {
+            let room = office
+                .client()
+                .begin_send(self.number, length, when.is_answered());
+            let told = match room {
+                Room::Free(id) => {
+                    let request = Request::Send {
+                        port: self.at_owner,
+                        id,
+                        when,
+                        timeout_ns: limit.left_ns(),
+                        kind,
+                    };
+                    if self.is_here() {
+                        self.channels.ask_here(request, bytes);
+                        return Ok(id);
+                    }
+                    let target = self.descriptor.owner();
+                    let sent = with_request(request, bytes, |kind, record| match tries {
+                        true => handle.try_send(|out| out.try_send(target, kind, record)),
+                        false => handle.send(
+                            |out| out.try_send(target, kind, record),
+                            |out| out.send_or_spill(target, kind, record),
+                        ),
+                    });
+                    if let Err(error) = sent {
+                        office.client().undo_send(self.number, length, id);
+                        self.move_on(&error)?;
+                        return Err(error);
+                    }
+                    return Ok(id);
+                }
+                Room::None(told) => told,
+            };
+            self.ask(
+                Request::Want {
+                    port: self.at_owner,
+                },
+                &[],
+            )?;
+            if tries {
+                self.move_on(&Error::WouldBlock)?;
+                return Err(Error::WouldBlock);
+            }
+            let changed = self.wait_until(SEND, limit, |client| {
+                (client.told(self.number) != told).then_some(())
+            })?;
+            changed.ok_or(Error::TimedOut(SEND))?;
+        }
+    }
+
+    /// What has found no room may find some later: on the inline seat only calls make it.
+    fn move_on(&self, error: &Error) -> Result<()> {
+        match S::MOVES_ALONE || *error != Error::WouldBlock {
+            true => Ok(()),
+            false => self.channels.handle.seat.progress_in_passing(),
+        }
+    }
+
+    /// Makes a request that is answered; its number. `make` makes it of that number and what is
+    /// left of the time.
+    fn start(
+        &self,
+        (what, expects): (&'static str, Expects),
+        limit: &Limit,
+        make: impl FnOnce(u64, u64) -> Request,
+    ) -> Result<u64> {
+        self.channels.enter(what)?;
+        let id = {
+            let mut client = self.channels.office.client();
+            if let Some(error) = client.failure.take() {
+                return Err(error);
+            }
+            if !client.may_begin(self.number) {
+                return Err(Error::WouldBlock);
+            }
+            client.begin(self.number, expects)
+        };
+        let asked = self.ask(make(id, limit.left_ns()), &[]);
+        if asked.is_err() {
+            self.channels.office.client().undo(self.number, id);
+        }
+        asked.map(|()| id)
+    }
+
+    pub fn start_get(&self, limit: &Limit) -> Result<u64> {
+        self.start_take(Take::Get, limit)
+    }
+
+    fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
+        self.start((GET, Expects::Message), limit, |id, timeout_ns| {
+            Request::Get {
+                port: self.at_owner,
+                id,
+                take,
+                timeout_ns,
+            }
+        })
+    }
+
+    pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
+        self.start((POLL, Expects::Number), limit, |id, timeout_ns| {
+            Request::Poll {
+                port: self.at_owner,
+                id,
+                poll,
+                timeout_ns,
+            }
+        })
+    }
+
+    /// Makes a request and waits for its answer.
+    fn call(
+        &self,
+        what: &'static str,
+        timeout: Timeout,
+        start: impl Fn(&Limit) -> Result<u64>,
+    ) -> Result<Answered> {
+        self.channels.handle.seat.may_wait(what)?;
+        let limit = Limit::new(timeout);
+        let ask = || {
+            let id = start(&limit)?;
+            let answered = self.answer(id, what, limit)?;
+            outcome(answered.status, what, &self.descriptor)?;
+            Ok(answered)
+        };
+        match ask() {
+            // What is to come may be on its way: on the inline seat only calls have it come.
+            Err(Error::WouldBlock) if !S::MOVES_ALONE && self.is_here() => {
+                self.channels.handle.seat.progress(what)?;
+                ask()
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
+        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit))?;
+        Ok(received(answered))
+    }
+
+    /// Makes a request that no room is waited for: where it cannot be made, inside a handler, with
+    /// the next port that is opened.
+    pub fn ask_later(&self, request: Request, bytes: Vec<u8>) {
+        if self.ask(request, &bytes).is_err() {
+            let mut client = self.channels.office.client();
+            client.unsent.push((self.descriptor.owner, request, bytes));
+        }
+    }
+}
+
+/// The message that a get is answered by.
+pub(super) fn received(answered: Answered) -> Received {
+    let message = answered.message;
+    let message = message.unwrap_or_else(|| unreachable!("a get that is done has a message"));
+    Received {
+        source: Rank(message.about.source),
+        kind: message.about.kind,
+        bytes: message.bytes,
+    }
+}
+
+impl<S: Seat> Drop for Port<S> {
+    fn drop(&mut self) {
+        let mut client = self.channels.office.client();
+        let Some(close) = client.close(self.number) else {
+            return; // with the last answer that is under way
+        };
+        drop(client);
+        self.ask_later(close, Vec::new());
+    }
+}
+
+impl<S: Seat> Channel<S> {
+    pub(super) fn open(channels: &Channels<S>, descriptor: Descriptor) -> Result<Self> {
+        let what = "attaching to a channel";
+        channels.enter(what)?;
+        channels.handle.seat.may_wait(what)?;
+        let unsent = std::mem::take(&mut channels.office.client().unsent);
+        for (owner, request, bytes) in unsent {
+            channels.ask(Rank(owner), request, &bytes)?;
+        }
+        let number = channels.office.client().add(descriptor);
+        let number = number.ok_or_else(|| {
+            Error::config("ports", "this rank has as many ports as it may, 65,536")
+        })?;
+        let mut port = Port {
+            channels: channels.clone(),
+            descriptor,
+            number,
+            at_owner: 0,
+            limits: ChannelLimits::default(),
+        };
+        let open = Request::Open {
+            channel: descriptor.number,
+            epoch: descriptor.epoch,
+            port: number,
+        };
+        let limit = Limit::new(Timeout::Never);
+        let opened = port
+            .ask(open, &[])
+            .and_then(|()| port.answer(0, what, limit))
+            .and_then(|answered| outcome(answered.status, what, &descriptor));
+        let opened = opened.map(|()| channels.office.client().opened(number));
+        match opened {
+            Ok(Some((at_owner, limits))) => {
+                (port.at_owner, port.limits) = (at_owner, limits);
+                Ok(Self(Arc::new(port)))
+            }
+            Ok(None) => unreachable!("an opening that is done has limits"),
+            Err(error) => {
+                channels.office.client().give_up(number);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn port(&self) -> &Arc<Port<S>> {
+        &self.0
+    }
+
+    /// What names the channel on all ranks.
+    pub fn descriptor(&self) -> Descriptor {
+        self.0.descriptor
+    }
+
+    /// What the channel may hold, as its owner has made it.
+    pub fn limits(&self) -> ChannelLimits {
+        self.0.limits
+    }
+
+    /// Sends a message, of a kind that means what the program wants it to mean, and returns when
+    /// `when` says. The timeout is that of its way into the channel (to a receiver with
+    /// [`Return::WhenReceived`]), also where the call returns before.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] above the channel's bytes, or `max_message_bytes` less 56;
+    /// [`Error::WouldBlock`] and [`Error::TimedOut`], with nothing sent; [`Error::ChannelClosed`];
+    /// [`Error::Nested`] in handlers; as every call where a rank is gone. What becomes of a message
+    /// whose send has returned before is counted by [`Channel::failures`].
+    pub fn send(&self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<()> {
+        let port = &*self.0;
+        if when != Return::Immediately {
+            port.channels.handle.seat.may_wait(SEND)?;
+        }
+        let limit = Limit::new(timeout);
+        let send = || {
+            let tries = when == Return::Immediately || limit.is_once();
+            let id = port.start_send(kind, bytes, when, &limit, tries)?;
+            if !when.is_answered() {
+                return Ok(());
+            }
+            let answered = port.answer(id, SEND, limit)?;
+            outcome(answered.status, SEND, &port.descriptor)
+        };
+        match send() {
+            // As of gets.
+            Err(Error::WouldBlock) if !S::MOVES_ALONE && port.is_here() && when.is_answered() => {
+                port.channels.handle.seat.progress(SEND)?;
+                send()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes the first message out of the channel; waits for one.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] and [`Error::TimedOut`] where there is none, and where 64 requests of
+    /// the port (its `window_messages`) wait already; [`Error::ChannelClosed`] once the channel is
+    /// closed and empty; [`Error::Nested`] in handlers; as every call where a rank is gone.
+    pub fn get(&self, timeout: Timeout) -> Result<Received> {
+        self.0.take(Take::Get, timeout)
+    }
+
+    /// As [`Channel::get`], and the message stays where it is: a copy is got.
+    ///
+    /// # Errors
+    /// As [`Channel::get`].
+    pub fn peek(&self, timeout: Timeout) -> Result<Received> {
+        self.0.take(Take::Peek, timeout)
+    }
+
+    /// As [`Channel::get`], without the bytes of the message, which are dropped.
+    ///
+    /// # Errors
+    /// As [`Channel::get`].
+    pub fn pop(&self, timeout: Timeout) -> Result<Received> {
+        self.0.take(Take::Pop, timeout)
+    }
+
+    /// Waits until what is polled holds, or asks for a number: see [`Poll`].
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] and [`Error::TimedOut`] where it does not hold;
+    /// [`Error::ChannelClosed`] where it never will; else as [`Channel::get`].
+    pub fn poll(&self, poll: Poll, timeout: Timeout) -> Result<u64> {
+        let port = &*self.0;
+        let answered = port.call(POLL, timeout, |limit| port.start_poll(poll, limit))?;
+        Ok(answered.value)
+    }
+
+    /// Sends of this port that have failed after they had returned, and why the last of them has.
+    /// Those that are under way may still fail: a send [when
+    /// deposited](Return::WhenDeposited) comes behind them.
+    pub fn failures(&self) -> (u64, Option<Error>) {
+        let (count, last) = self.0.channels.office.client().failures(self.0.number);
+        let error = last.and_then(|status| outcome(status, SEND, &self.0.descriptor).err());
+        (count, error)
+    }
+
+    /// Closes the channel: what is sent from now on, or waits to be, fails with
+    /// [`Error::ChannelClosed`], and so do gets once it is empty. By its owner only.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] on another rank; [`Error::Nested`] in a handler of an inline job.
+    pub fn close(&self) -> Result<()> {
+        let Port {
+            channels,
+            descriptor,
+            ..
+        } = &*self.0;
+        if !self.0.is_here() {
+            let (owner, number) = (descriptor.owner, descriptor.number);
+            let why = format!("channel {number} of rank {owner} is closed by that rank only");
+            return Err(Error::misuse(channels.name(), why));
+        }
+        channels.enter("the closing of a channel")?;
+        let mut owner = channels.office.owner();
+        owner.close(descriptor.number, descriptor.epoch);
+        let news = channels.tell(&mut owner);
+        drop(owner);
+        channels.hear(news);
+        Ok(())
+    }
+}

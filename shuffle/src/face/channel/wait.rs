@@ -1,0 +1,115 @@
+//! How calls of channels wait: for answers, with the seat's progress.
+
+use std::time::Instant;
+
+use super::client::{Answered, Client};
+use super::port::Port;
+use super::terms::Timeout;
+use super::wire::Request;
+use crate::error::Result;
+use crate::seat::{Seat, Seating};
+
+/// Until when a call waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    timeout: Timeout,
+    /// Where it waits for some time.
+    at: Option<Instant>,
+}
+
+impl Limit {
+    /// From now on.
+    pub fn new(timeout: Timeout) -> Self {
+        let at = match timeout {
+            Timeout::After(time) => Instant::now().checked_add(time),
+            Timeout::Never | Timeout::Once => None,
+        };
+        Self { timeout, at }
+    }
+
+    pub fn is_once(&self) -> bool {
+        self.timeout == Timeout::Once
+    }
+
+    /// What is left, as it stands in a request.
+    pub fn left_ns(&self) -> u64 {
+        match self.at {
+            // What is over is tried, and ends as one that has waited.
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                Timeout::After(left).nanoseconds().max(1)
+            }
+            None => match self.timeout {
+                Timeout::After(_) => u64::MAX,
+                timeout => timeout.nanoseconds(),
+            },
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.at.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+/// While it lives, sleeps of the job are short: somebody looks at a clock.
+struct TimedWait<'a, S: Seating>(Option<&'a S>);
+
+impl<'a, S: Seating> TimedWait<'a, S> {
+    fn begin(seat: &'a S, what: &'static str, limit: &Limit) -> Result<Self> {
+        if limit.at.is_none() {
+            return Ok(Self(None));
+        }
+        seat.with(what, |job| Ok(job.timed_waits += 1))?;
+        Ok(Self(Some(seat)))
+    }
+}
+
+impl<S: Seating> Drop for TimedWait<'_, S> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.0 {
+            // A job that has failed waits for nothing.
+            let _ = seat.with("a wait", |job| Ok(job.timed_waits -= 1));
+        }
+    }
+}
+
+impl<S: Seat> Port<S> {
+    /// Waits until `done` gives a value; `None` where the limit passes before.
+    pub fn wait_until<T>(
+        &self,
+        what: &'static str,
+        limit: &Limit,
+        mut done: impl FnMut(&mut Client) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let channels = self.channels();
+        if let Some(value) = done(&mut channels.office.client()) {
+            return Ok(Some(value));
+        }
+        channels.handle.seat.may_wait(what)?;
+        let _timed = TimedWait::begin(&channels.handle.seat, what, limit)?;
+        channels.handle.seat.wait(what, |_| {
+            let mut client = channels.office.client();
+            if let Some(value) = done(&mut client) {
+                return Ok(Some(Some(value)));
+            }
+            match client.failure.take() {
+                Some(error) => Err(error),
+                None => Ok(limit.is_over().then_some(None)),
+            }
+        })
+    }
+
+    /// Waits for the answer to a request. Once its time is over the owner is told so: it may have
+    /// no clock of its own that runs, and it alone knows what has become of the request.
+    pub fn answer(&self, id: u64, what: &'static str, limit: Limit) -> Result<Answered> {
+        let take = |client: &mut Client| client.take_answer(self.number(), id);
+        if let Some(answered) = self.wait_until(what, &limit, take)? {
+            return Ok(answered);
+        }
+        let port = self.at_owner();
+        self.ask(Request::Cancel { port, id }, &[])?;
+        let limit = Limit::new(Timeout::Never);
+        let answered = self.wait_until(what, &limit, take)?;
+        Ok(answered.expect("a wait without a limit ends with a value"))
+    }
+}

@@ -1,0 +1,97 @@
+//! What this endpoint shows to others on its machine: when, and of what.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use super::{JobState, Patience};
+
+/// Longest text that is made for a page; what the page has no room for is cut there.
+const MOST_TEXT_BYTES: usize = 64 << 10;
+
+/// Memory for a text, up to a bound.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = MOST_TEXT_BYTES.saturating_sub(self.0.len());
+        let taken = bytes.len().min(room);
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken) // none ends the text
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl JobState {
+    /// A round of a call that waits has moved nothing. Says once that the wait is long: for which
+    /// ranks, and at which stage messages are kept.
+    pub fn note_wait(&mut self, patience: &mut Patience, what: &'static str) {
+        let now_ns = self.now_ns();
+        self.shown.begin_wait(&mut patience.note, what, now_ns);
+        if patience.ends(now_ns, self.patience_ns) {
+            self.warn_of_long_wait(what);
+        }
+    }
+
+    /// The wait for `what` is over.
+    pub fn end_wait(&mut self, patience: &mut Patience, what: &'static str) {
+        if let Some(since_ns) = patience.since_ns {
+            let waited_ns = self.now_ns().saturating_sub(since_ns);
+            self.engine
+                .trace
+                .waited(Duration::from_nanos(waited_ns), what);
+        }
+        if self.shown.end_wait(&mut patience.note) {
+            // This thread may go and compute: nobody else would take that back.
+            let now_ns = self.now_ns();
+            self.show(now_ns);
+        }
+    }
+
+    /// Shows how things are before a sleep, where that is due: a job that hangs sleeps a tenth of a
+    /// second at a time.
+    pub(super) fn show_before_sleep(&mut self) {
+        let now_ns = self.now_ns();
+        if let Some(text) = self.shown.take_text(now_ns) {
+            let text = self.write_text(text, now_ns);
+            self.shown.show_text(now_ns, text);
+            self.show(now_ns);
+        } else if self.shown.is_due_asleep(now_ns) {
+            self.show(now_ns);
+        }
+    }
+
+    /// Shows the counters of this moment.
+    #[cold]
+    pub(super) fn show(&mut self, now_ns: u64) {
+        self.shown.show(now_ns, self.rounds, &self.engine);
+        let end_ns = self.now_ns();
+        self.shown.rest(now_ns, end_ns);
+    }
+
+    /// Why calls wait, and the dump.
+    fn write_text(&self, text: Vec<u8>, now_ns: u64) -> Vec<u8> {
+        let mut text = Bounded(text);
+        // It ends where the page has no more room.
+        let _ = self.write_waits(&mut text, now_ns);
+        let _ = self.dump(&mut text);
+        text.0
+    }
+
+    fn write_waits(&self, text: &mut Bounded, now_ns: u64) -> io::Result<()> {
+        let mut waits = false;
+        for (what, waited_ns) in self.shown.waits(now_ns) {
+            waits = true;
+            let seconds = waited_ns as f64 / 1e9;
+            writeln!(text, "a call waits for {what}, {seconds:.1} s by now")?;
+        }
+        if waits {
+            for reason in self.reasons() {
+                writeln!(text, "  {reason}")?;
+            }
+        }
+        Ok(())
+    }
+}

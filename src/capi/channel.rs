@@ -1,0 +1,418 @@
+//! Channels: bounded queues of messages, each on the rank that makes it.
+
+pub mod open;
+
+use std::ffi::{c_char, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use super::argument;
+use super::seat::{Either, either};
+use super::status::{Failure, guard, trihop_status_t};
+use crate::{Channel, Poll, Received, Return, Timeout, threaded};
+
+/// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
+/// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
+/// and gets from it. What one thread sends by a port comes into the channel in that order; there is
+/// no order between ports.
+///
+/// The owner does what it is asked in the order in which that comes, and what cannot be done at once
+/// waits there: until it can, until its timeout, or until the channel is closed. Owners of inline
+/// jobs answer inside their calls that make progress, of whichever stream, and `trihop_poll`; those
+/// with threads at any time.
+///
+/// ```c
+/// trihop_channels_open(job, "work", NULL, &channels);
+/// if (rank == 0) {
+///     trihop_channel_create(channels, NULL, &tasks);
+///     trihop_channel_descriptor(tasks, text, sizeof text, &length);
+/// }
+/// trihop_broadcast(job, 0, text, sizeof text);
+/// if (rank != 0)
+///     trihop_channel_attach(channels, text, &tasks);
+/// trihop_channel_send(tasks, 0, "a task", 6, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT);
+/// trihop_channel_get(tasks, TRIHOP_NO_TIMEOUT, &task);
+/// trihop_received_free(&task);
+/// ```
+///
+/// Threads: as `trihop_job_t`. Of a job with threads several may use one port; in a handler only
+/// sends that return immediately may be made, and of an inline job no call at all
+/// (`TRIHOP_ERR_NESTED`).
+pub struct trihop_channel_t {
+    channel: Either<threaded::Channel, Channel<'static>>,
+}
+
+impl trihop_channel_t {
+    /// A handle for the caller, which `trihop_channel_free` takes back.
+    fn give(channel: Either<threaded::Channel, Channel<'static>>) -> *mut Self {
+        Box::into_raw(Box::new(Self { channel }))
+    }
+}
+
+/// Chars that the text of a descriptor needs at most, with its NUL.
+pub const TRIHOP_CHANNEL_DESCRIPTOR_CHARS: usize = 65;
+
+/// A call on a channel takes as long as it takes.
+pub const TRIHOP_NO_TIMEOUT: i64 = -1;
+
+/// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`.
+pub const TRIHOP_ONCE: i64 = 0;
+
+/// When `trihop_channel_send` returns.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_return_t {
+    /// At once; with `TRIHOP_ERR_WOULD_BLOCK` where the port has as much under way as it may. The
+    /// bytes are copied. What becomes of the message later is counted: `trihop_channel_failures`.
+    TRIHOP_IMMEDIATELY = 0,
+    /// Once the port's window has room and the bytes are copied. Failures as above.
+    TRIHOP_WHEN_BUFFERED = 1,
+    /// Once the message is in the channel.
+    TRIHOP_WHEN_DEPOSITED = 2,
+    /// Once somebody has taken it out of the channel.
+    TRIHOP_WHEN_RECEIVED = 3,
+}
+
+/// What `trihop_channel_poll` waits for, or asks.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum trihop_poll_t {
+    /// Until there is a message; how many there are.
+    TRIHOP_POLL_IN = 0,
+    /// Until there is room for a message of one byte; for how many messages.
+    TRIHOP_POLL_OUT = 1,
+    /// Until one of both: 1 for a message, 2 for room, 3 for both.
+    TRIHOP_POLL_IN_OR_OUT = 2,
+    /// Until there is no message, and no send waits; 0.
+    TRIHOP_POLL_EMPTY = 3,
+    /// Until there is no room for a message; how many messages there are.
+    TRIHOP_POLL_FULL = 4,
+    /// Until the channel is closed; how many messages are left.
+    TRIHOP_POLL_CLOSED = 5,
+    /// How many messages there are, at once.
+    TRIHOP_POLL_SIZE = 6,
+    /// How many messages it may hold, at once.
+    TRIHOP_POLL_CAPACITY = 7,
+}
+
+/// A message that was got from a channel. Its memory is the caller's, until `trihop_received_free`.
+/// Later versions have other functions for more.
+#[repr(C)]
+pub struct trihop_received_t {
+    /// Its bytes; null where there are none.
+    pub bytes: *mut c_void,
+    /// How many.
+    pub length: usize,
+    /// The library's.
+    pub capacity: usize,
+    /// Rank that sent it.
+    pub source: u32,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+}
+
+const NOTHING: trihop_received_t = trihop_received_t {
+    bytes: null_mut(),
+    length: 0,
+    capacity: 0,
+    source: 0,
+    kind: 0,
+};
+
+impl trihop_received_t {
+    fn of(received: Received) -> Self {
+        let Received {
+            source,
+            kind,
+            bytes,
+        } = received;
+        let (source, mut bytes) = (source.0, ManuallyDrop::new(bytes));
+        match bytes.capacity() {
+            0 => Self {
+                source,
+                kind,
+                ..NOTHING
+            },
+            capacity => Self {
+                bytes: bytes.as_mut_ptr().cast(),
+                length: bytes.len(),
+                capacity,
+                source,
+                kind,
+            },
+        }
+    }
+}
+
+fn timeout_of(timeout_ns: i64) -> Timeout {
+    match timeout_ns {
+        TRIHOP_ONCE => Timeout::Once,
+        // Whatever is below zero.
+        _ => u64::try_from(timeout_ns).map_or(Timeout::Never, |time| {
+            Timeout::After(Duration::from_nanos(time))
+        }),
+    }
+}
+
+/// Runs `call` on a port.
+///
+/// # Safety
+/// `channel` is null or a port that was not freed.
+unsafe fn with(
+    channel: *const trihop_channel_t,
+    call: impl FnOnce(&trihop_channel_t) -> Result<(), Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        call(unsafe { argument::reference(channel, "channel")? })
+    })
+}
+
+/// Runs a get, whose message goes to `received`.
+///
+/// # Safety
+/// As [`with`]; `received` is null, or a place that nobody else uses.
+unsafe fn get(
+    channel: *const trihop_channel_t,
+    received: *mut trihop_received_t,
+    call: impl FnOnce(&trihop_channel_t) -> crate::Result<Received>,
+) -> trihop_status_t {
+    let call = |channel: &trihop_channel_t| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { argument::place(received, "received")? };
+        *place = NOTHING;
+        *place = trihop_received_t::of(call(channel)?);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { with(channel, call) }
+}
+
+/// Sends `length` bytes, with 32 bits that mean what the program wants them to mean, and returns
+/// when `when`, of `trihop_return_t`, says. `timeout_ns` is in nanoseconds, `TRIHOP_NO_TIMEOUT` or
+/// `TRIHOP_ONCE`: that of the message's way into the channel (of `TRIHOP_WHEN_RECEIVED`, to a
+/// receiver), also where the call returns before. The owner keeps it, to about a millisecond.
+///
+/// With nothing sent it fails with `TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`,
+/// `TRIHOP_ERR_CLOSED` where the channel is, and `TRIHOP_ERR_TOO_LARGE` above the channel's bytes
+/// and `max_message_bytes` less 56.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_send(
+    channel: *const trihop_channel_t,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+    when: i32,
+    timeout_ns: i64,
+) -> trihop_status_t {
+    let send = |channel: &trihop_channel_t| {
+        // SAFETY: the header asks for `length` bytes that nobody changes during the call.
+        let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
+        let when = match when {
+            0 => Return::Immediately,
+            1 => Return::WhenBuffered,
+            2 => Return::WhenDeposited,
+            3 => Return::WhenReceived,
+            _ => return Err(Failure::argument(format!("{when} is no trihop_return_t"))),
+        };
+        let timeout = timeout_of(timeout_ns);
+        Ok(either!(&channel.channel, channel => channel.send(kind, bytes, when, timeout))?)
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, send) }
+}
+
+/// Takes the first message out of the channel, and waits for one as long as `timeout_ns` says (see
+/// `trihop_channel_send`). `received` is filled, with zeros where the call fails; give its memory
+/// back by `trihop_received_free`.
+///
+/// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where there is none, and with
+/// `TRIHOP_ERR_CLOSED` once the channel is closed and empty.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_get(
+    channel: *const trihop_channel_t,
+    timeout_ns: i64,
+    received: *mut trihop_received_t,
+) -> trihop_status_t {
+    let timeout = timeout_of(timeout_ns);
+    // SAFETY: the header asks for null or a port that was not freed, and a place.
+    unsafe {
+        get(
+            channel,
+            received,
+            |channel| either!(&channel.channel, channel => channel.get(timeout)),
+        )
+    }
+}
+
+/// As `trihop_channel_get`, and the message stays where it is: a copy is got.
+///
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_peek(
+    channel: *const trihop_channel_t,
+    timeout_ns: i64,
+    received: *mut trihop_received_t,
+) -> trihop_status_t {
+    let timeout = timeout_of(timeout_ns);
+    // SAFETY: the header asks for null or a port that was not freed, and a place.
+    unsafe {
+        get(
+            channel,
+            received,
+            |channel| either!(&channel.channel, channel => channel.peek(timeout)),
+        )
+    }
+}
+
+/// As `trihop_channel_get`, and the bytes of the message are dropped.
+///
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_pop(
+    channel: *const trihop_channel_t,
+    timeout_ns: i64,
+) -> trihop_status_t {
+    let timeout = timeout_of(timeout_ns);
+    let pop = |channel: &trihop_channel_t| {
+        either!(&channel.channel, channel => channel.pop(timeout))?;
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, pop) }
+}
+
+/// Gives the memory of a message back, and makes it one of no bytes. Null is fine.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_received_free(received: *mut trihop_received_t) {
+    // SAFETY: the header asks for null, or a message of ours that nobody else uses.
+    let Some(received) = (unsafe { received.as_mut() }) else {
+        return;
+    };
+    let trihop_received_t {
+        bytes,
+        length,
+        capacity,
+        ..
+    } = std::mem::replace(received, NOTHING);
+    if !bytes.is_null() {
+        // SAFETY: made by `of` out of a vector with these parts.
+        drop(unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) });
+    }
+}
+
+/// Waits until `what`, of `trihop_poll_t`, holds, or asks for a number; `value` is set to what that
+/// says, and may be null. `timeout_ns` as of `trihop_channel_send`.
+///
+/// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, and with
+/// `TRIHOP_ERR_CLOSED` where it never will.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_poll(
+    channel: *const trihop_channel_t,
+    what: i32,
+    timeout_ns: i64,
+    value: *mut u64,
+) -> trihop_status_t {
+    let poll = |channel: &trihop_channel_t| {
+        let what = match what {
+            0 => Poll::In,
+            1 => Poll::Out,
+            2 => Poll::InOrOut,
+            3 => Poll::Empty,
+            4 => Poll::Full,
+            5 => Poll::Closed,
+            6 => Poll::Size,
+            7 => Poll::Capacity,
+            _ => return Err(Failure::argument(format!("{what} is no trihop_poll_t"))),
+        };
+        let timeout = timeout_of(timeout_ns);
+        let polled = either!(&channel.channel, channel => channel.poll(what, timeout))?;
+        if !value.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(value, "value")? } = polled;
+        }
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, poll) }
+}
+
+/// How many sends of this port have failed after they had returned, and, where `last` is not null,
+/// the status of the last of them: `TRIHOP_OK` where none has.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_failures(
+    channel: *const trihop_channel_t,
+    count: *mut u64,
+    last: *mut i32,
+) -> trihop_status_t {
+    let failures = |channel: &trihop_channel_t| {
+        let (failed, error) = either!(&channel.channel, channel => channel.failures());
+        // SAFETY: the header asks for a place for a number.
+        *unsafe { argument::place(count, "count")? } = failed;
+        if !last.is_null() {
+            let status = error.as_ref().map(trihop_status_t::of);
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(last, "last")? } = status.map_or(0, |status| status as i32);
+        }
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, failures) }
+}
+
+/// Writes what names the channel on all ranks as a text, of at most
+/// `TRIHOP_CHANNEL_DESCRIPTOR_CHARS` with its NUL, and its length without that. It may go by
+/// messages, files or arguments.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_descriptor(
+    channel: *const trihop_channel_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    let write = |channel: &trihop_channel_t| {
+        let descriptor = either!(&channel.channel, channel => channel.descriptor());
+        // SAFETY: the header asks for `capacity` chars that nobody else uses, and a place for a
+        // number.
+        unsafe { argument::give_text(&descriptor.to_string(), text, capacity, length) }
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, write) }
+}
+
+/// Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and
+/// so do gets once it is empty. On its owner only, else `TRIHOP_ERR_MISUSE`. The port stays, for
+/// what is left.
+///
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_close(channel: *const trihop_channel_t) -> trihop_status_t {
+    let close =
+        |channel: &trihop_channel_t| Ok(either!(&channel.channel, channel => channel.close())?);
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, close) }
+}
+
+/// Gives a port back. A channel that is closed goes with its last one. Null is fine.
+///
+/// Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_free(channel: *mut trihop_channel_t) -> trihop_status_t {
+    guard(|| {
+        if !channel.is_null() {
+            // SAFETY: made by `give`; the header allows no other call on it.
+            drop(unsafe { Box::from_raw(channel) });
+        }
+        Ok(())
+    })
+}

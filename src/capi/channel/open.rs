@@ -1,0 +1,233 @@
+//! How channels are opened, made and found.
+
+use std::ffi::c_char;
+use std::ptr::null_mut;
+
+use super::trihop_channel_t;
+use crate::capi::argument;
+use crate::capi::job::trihop_job_t;
+use crate::capi::options::trihop_options_t;
+use crate::capi::seat::Either;
+use crate::capi::sized::load_sized;
+use crate::capi::status::{Failure, guard, trihop_status_t};
+use crate::{ChannelLimits, Channels, Descriptor, Error, threaded};
+
+/// The channels of a job on this rank. See `trihop_channel_t`.
+///
+/// Threads: as `trihop_job_t`.
+pub struct trihop_channels_t {
+    channels: Either<threaded::Channels, Channels<'static>>,
+}
+
+/// What a channel may hold, in the memory of its owner. Fields that are 0 have their defaults.
+/// Later versions add fields at the end.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct trihop_channel_limits_t {
+    /// Bytes of this struct as the caller knows it.
+    pub size: usize,
+    /// Bytes of the messages that it holds; 1 MiB. A longer message is refused.
+    pub bytes: u64,
+    /// Bytes of the sends of one port that are not yet in the channel; 256 KiB. A longer message
+    /// goes when nothing else of its port is under way.
+    pub window_bytes: u64,
+    /// Messages that it holds; 100.
+    pub messages: u32,
+    /// Ports that may be open at once; 1024.
+    pub ports: u32,
+    /// Sends of one port that are not yet in the channel; as many of its other requests may wait.
+    /// 64.
+    pub window_messages: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl trihop_channel_limits_t {
+    const DEFAULTS: Self = Self {
+        size: 0,
+        bytes: 0,
+        window_bytes: 0,
+        messages: 0,
+        ports: 0,
+        window_messages: 0,
+        reserved: 0,
+    };
+
+    fn limits(&self) -> Result<ChannelLimits, Failure> {
+        if self.reserved != 0 {
+            return Err(Failure::argument("`reserved` of `limits` is not 0"));
+        }
+        let usual = ChannelLimits::default();
+        let or = |given: u32, usual: u32| if given == 0 { usual } else { given };
+        let long = |given: u64, usual: u64| if given == 0 { usual } else { given };
+        Ok(ChannelLimits {
+            messages: or(self.messages, usual.messages),
+            bytes: long(self.bytes, usual.bytes),
+            ports: or(self.ports, usual.ports),
+            window_messages: or(self.window_messages, usual.window_messages),
+            window_bytes: long(self.window_bytes, usual.window_bytes),
+        })
+    }
+}
+
+/// Opens the channels of a job, of which there are none yet. Collective over all ranks: the same
+/// names in the same order. `options` null stands for those of the job, with a thread of its own
+/// that answers for channels.
+///
+/// Fails as `trihop_stream_open`.
+/// Threads: any, but one that opens at a time; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_open(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_options_t,
+    channels: *mut *mut trihop_channels_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(channels, "channels")? };
+        *place = null_mut();
+        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
+        // NUL.
+        let (job, name) = unsafe {
+            (
+                argument::reference(job, "job")?,
+                argument::text(name, "name")?,
+            )
+        };
+        let stream = match options.is_null() {
+            true => None,
+            // SAFETY: the header asks for initialised options.
+            false => Some(unsafe { trihop_options_t::load(options) }?.stream),
+        };
+        let channels = match &job.job {
+            Either::Threaded(job) => {
+                let builder = job.channels(name);
+                let builder = match stream {
+                    Some(stream) => builder.options(stream),
+                    None => builder,
+                };
+                Either::Threaded(builder.open()?)
+            }
+            Either::Inline(job) => {
+                let builder = job.channels(name);
+                let builder = match stream {
+                    Some(stream) => builder.options(stream),
+                    None => builder,
+                };
+                Either::Inline(builder.open()?)
+            }
+        };
+        *place = Box::into_raw(Box::new(trihop_channels_t { channels }));
+        Ok(())
+    })
+}
+
+/// Makes a port of one that either seat gives.
+///
+/// # Safety
+/// `channels` is null or channels that were not closed, `channel` null or a place for a pointer.
+unsafe fn port(
+    channels: *const trihop_channels_t,
+    channel: *mut *mut trihop_channel_t,
+    threaded: impl FnOnce(&threaded::Channels) -> Result<threaded::Channel, Failure>,
+    inline: impl FnOnce(&Channels<'static>) -> Result<crate::Channel<'static>, Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { argument::place(channel, "channel")? };
+        *place = null_mut();
+        // SAFETY: as the caller promises.
+        let channels = unsafe { argument::reference(channels, "channels")? };
+        *place = trihop_channel_t::give(match &channels.channels {
+            Either::Threaded(channels) => Either::Threaded(threaded(channels)?),
+            Either::Inline(channels) => Either::Inline(inline(channels)?),
+        });
+        Ok(())
+    })
+}
+
+/// Makes a channel of this rank's, and a port of it. `limits` null stands for the defaults. The
+/// channel is there until it is closed, or this rank closes its channels.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` on limits that cannot be.
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_create(
+    channels: *const trihop_channels_t,
+    limits: *const trihop_channel_limits_t,
+    channel: *mut *mut trihop_channel_t,
+) -> trihop_status_t {
+    let load = || match limits.is_null() {
+        true => trihop_channel_limits_t::DEFAULTS.limits(),
+        // SAFETY: the header asks for as many bytes as the first field says.
+        false => {
+            unsafe { load_sized(limits, trihop_channel_limits_t::DEFAULTS, "limits") }?.limits()
+        }
+    };
+    // SAFETY: the header asks for null or channels that were not closed, and a place.
+    unsafe {
+        port(
+            channels,
+            channel,
+            |channels| Ok(channels.create(load()?)?),
+            |channels| Ok(channels.create(load()?)?),
+        )
+    }
+}
+
+/// Makes a port of the channel with this descriptor, by asking its owner.
+///
+/// Fails with `TRIHOP_ERR_NO_CHANNEL` where that is no descriptor, or one of another job, or of a
+/// channel that is gone; with `TRIHOP_ERR_CONFIG` where the channel has as many ports as it may.
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_attach(
+    channels: *const trihop_channels_t,
+    descriptor: *const c_char,
+    channel: *mut *mut trihop_channel_t,
+) -> trihop_status_t {
+    let parse = || {
+        // SAFETY: the header asks for null or a text that ends with NUL.
+        let text = unsafe { argument::text(descriptor, "descriptor")? };
+        Ok::<Descriptor, Failure>(text.parse()?)
+    };
+    // SAFETY: the header asks for null or channels that were not closed, and a place.
+    unsafe {
+        port(
+            channels,
+            channel,
+            |channels| Ok(channels.attach(&parse()?)?),
+            |channels| Ok(channels.attach(&parse()?)?),
+        )
+    }
+}
+
+/// Closes the channels of this rank, whose messages are dropped, and waits until all ranks have
+/// called this. Collective. Others who wait in them hear that they are closed. Ports that are left
+/// answer `TRIHOP_ERR_CLOSED`, and have to be freed for their memory. The handle is gone afterwards,
+/// whatever is returned, but where that is `TRIHOP_ERR_NESTED`. Null is refused.
+///
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_close(
+    channels: *mut trihop_channels_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or channels that were not closed.
+        let open = unsafe { argument::reference(channels, "channels")? };
+        let outcome = match &open.channels {
+            Either::Threaded(channels) => channels.clone().shutdown(),
+            Either::Inline(channels) => channels.clone().shutdown(),
+        };
+        if !matches!(outcome, Err(Error::Nested(_))) {
+            // SAFETY: made by `trihop_channels_open`; the header allows no other call on it.
+            drop(unsafe { Box::from_raw(channels) });
+        }
+        match outcome {
+            // The job has ended, and with it the stream.
+            Err(Error::Closed(_)) => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    })
+}

@@ -1,0 +1,433 @@
+//! A rank whose node has an agent: that knows who is where, and speaks with fabric and launcher.
+//!
+//! An agent takes an abstract name, and is ready from then on; there is nothing to clean up. A rank
+//! introduces itself there, and is told once all ranks of the node have: who it is, the job's
+//! secret, and the sockets of the others. Both compare their versions first, and the kernel
+//! says that both are one user's ([`DescriptorListener`]).
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use super::{Bootstrap, Launcher};
+use crate::error::{Error, Result};
+use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES};
+use crate::park::ProcessWatch;
+use crate::protocol::wire::VERSION;
+use crate::random::random_bytes;
+use crate::secret::Secret;
+use crate::topology::{EndpointId, Rank, Topology};
+
+/// Environment variable: the name that the node's agent has taken.
+pub const ENV_AGENT: &str = "TRIHOP_AGENT";
+/// Environment variable: this rank's number among those of its agent, from 0. Without it the agent
+/// gives a number.
+pub const ENV_PLACE: &str = "TRIHOP_AGENT_PLACE";
+
+/// Most ranks of one agent: what is said of them is one message.
+pub const MOST_RANKS: u32 = 1024;
+
+/// First bytes of what any version says.
+const MAGIC: [u8; 4] = *b"3hag";
+/// Place of a rank that takes any.
+const ANY: u32 = u32::MAX;
+/// How often an agent that waits looks whether its ranks still run.
+const LOOK: Duration = Duration::from_millis(100);
+
+const NAME: &str = "agent";
+
+/// The name of a user's agent where nobody gives another one.
+pub fn default_name() -> String {
+    format!("trihop-agent-{}", rustix::process::geteuid().as_raw())
+}
+
+/// Version of the wire format, and of the release.
+fn prefix() -> Vec<u8> {
+    let release = env!("CARGO_PKG_VERSION").as_bytes();
+    // No release has a name of more than 255 bytes.
+    [&MAGIC[..], &[VERSION, release.len() as u8], release].concat()
+}
+
+/// What stands behind the versions.
+///
+/// # Errors
+/// Another version's text, with both; an empty one where no library of ours has written these bytes.
+fn behind_versions(bytes: &[u8]) -> Result<&[u8], String> {
+    let parts = bytes.strip_prefix(&MAGIC).and_then(|rest| {
+        let (&[wire, length], rest) = rest.split_first_chunk()?;
+        let (release, rest) = rest.split_at_checked(usize::from(length))?;
+        Some((wire, String::from_utf8_lossy(release), rest))
+    });
+    let Some((wire, release, rest)) = parts else {
+        return Err(String::new());
+    };
+    let ours = env!("CARGO_PKG_VERSION");
+    match wire == VERSION && release == ours {
+        true => Ok(rest),
+        false => Err(format!(
+            "trihop {} (wire version {wire}) here and {ours} (wire version {VERSION}) there; start one version \
+             everywhere",
+            release.escape_default()
+        )),
+    }
+}
+
+fn failed(why: impl Into<String>) -> Error {
+    Error::Bootstrap {
+        launcher: NAME,
+        why: why.into(),
+    }
+}
+
+/// What an agent tells its ranks once all have come.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    /// The agents of the job, as ranks of a job; seen from this one.
+    pub processes: Topology,
+    /// The job's.
+    pub secret: Secret,
+    /// Name of the agent's socket for descriptors.
+    pub agent: String,
+    /// Nonces of the ranks' sockets, by place.
+    pub ranks: Vec<u64>,
+    /// Provider of the agent's fabric; empty where there is none.
+    pub provider: String,
+}
+
+impl Welcome {
+    /// The sockets of the node's other processes, each with the endpoint that lives there.
+    pub fn sockets(&self, topology: &Topology) -> Vec<(EndpointId, String)> {
+        let ranks = self.ranks.iter().map(|&nonce| socket_name(nonce));
+        let names = ranks.chain([self.agent.clone()]);
+        let all = topology.ends_here().zip(names);
+        all.filter(|(end, _)| *end != topology.endpoint()).collect()
+    }
+
+    fn encode(&self, place: u32) -> Vec<u8> {
+        let mut bytes = prefix();
+        bytes.push(1);
+        bytes.extend_from_slice(&place.to_le_bytes());
+        bytes.extend_from_slice(&self.processes.rank().0.to_le_bytes());
+        bytes.extend_from_slice(&self.processes.size().to_le_bytes());
+        bytes.extend_from_slice(self.secret.expose());
+        bytes.extend_from_slice(&(self.ranks.len() as u32).to_le_bytes());
+        for nonce in &self.ranks {
+            bytes.extend_from_slice(&nonce.to_le_bytes());
+        }
+        let mapping = self.processes.process_mapping();
+        for text in [&self.agent, &self.provider, &mapping] {
+            bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        bytes
+    }
+
+    /// With the place that it is for.
+    fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
+        let mut rest = bytes;
+        let mut number = || {
+            let (number, behind) = rest.split_first_chunk::<4>()?;
+            rest = behind;
+            Some(u32::from_le_bytes(*number))
+        };
+        let (place, process, processes) = (number()?, number()?, number()?);
+        let (secret, behind) = rest.split_first_chunk::<{ Secret::BYTES }>()?;
+        rest = behind;
+        let (count, behind) = rest.split_first_chunk::<4>()?;
+        let count = u32::from_le_bytes(*count) as usize;
+        let (nonces, behind) = behind.split_at_checked(count.checked_mul(8)?)?;
+        rest = behind;
+        let mut text = || {
+            let (length, behind) = rest.split_first_chunk::<4>()?;
+            let length = u32::from_le_bytes(*length) as usize;
+            let (text, behind) = behind.split_at_checked(length)?;
+            rest = behind;
+            String::from_utf8(text.to_vec()).ok()
+        };
+        let (agent, provider, mapping) = (text()?, text()?, text()?);
+        let processes = Topology::from_process_mapping(&mapping, processes, Rank(process)).ok()?;
+        let welcome = Self {
+            processes,
+            secret: Secret::from_bytes(*secret),
+            agent,
+            ranks: nonces
+                .as_chunks()
+                .0
+                .iter()
+                .map(|nonce| u64::from_le_bytes(*nonce))
+                .collect(),
+            provider,
+        };
+        let is_whole = rest.is_empty() && (place as usize) < welcome.ranks.len();
+        is_whole.then_some((welcome, place))
+    }
+}
+
+/// Name of a rank's socket.
+fn socket_name(nonce: u64) -> String {
+    format!("trihop-{nonce:016x}")
+}
+
+/// Where an agent receives its ranks.
+#[derive(Debug)]
+pub struct Reception {
+    listener: DescriptorListener,
+    ranks: u32,
+}
+
+impl Reception {
+    /// Takes `name` for an agent of so many ranks, which may come from now on.
+    ///
+    /// # Errors
+    /// A number that is 0 or above [`MOST_RANKS`], or a name that another agent has.
+    pub fn open(name: &str, ranks: u32) -> Result<Self> {
+        if !(1..=MOST_RANKS).contains(&ranks) {
+            let why = format!("{ranks} ranks of an agent; possible are 1 to {MOST_RANKS}");
+            return Err(Error::config("ranks", why));
+        }
+        let listener = DescriptorListener::listen(name, ranks + 8)?;
+        Ok(Self { listener, ranks })
+    }
+
+    /// Ranks that it is for.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Waits until all ranks have introduced themselves, however long that takes; the nonces of
+    /// their sockets, by place. One that ends meanwhile gives its place free, one that is of another
+    /// version or wants a place that is taken is refused.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn receive_all(&self) -> Result<Vec<u64>> {
+        let mut places: Vec<Option<(u64, ProcessWatch)>> = Vec::new();
+        places.resize_with(self.ranks as usize, || None);
+        while places.iter().any(Option::is_none) {
+            match self.listener.accept(Instant::now() + LOOK) {
+                Ok((bytes, _, process)) => Self::seat(&mut places, &bytes, process),
+                Err(Error::System { source, .. })
+                    if source.kind() == std::io::ErrorKind::TimedOut => {}
+                Err(error) => return Err(error),
+            }
+            for place in &mut places {
+                place.take_if(|(_, watch)| watch.has_ended());
+            }
+        }
+        Ok(places
+            .into_iter()
+            .flatten()
+            .map(|(nonce, _)| nonce)
+            .collect())
+    }
+
+    /// Gives a rank the place that it wants, or any.
+    fn seat(places: &mut [Option<(u64, ProcessWatch)>], bytes: &[u8], process: u32) {
+        let Ok(watch) = ProcessWatch::open(process) else {
+            return; // it is gone
+        };
+        // The nonce stands last in what every version says: where it can be refused.
+        let Some((_, nonce)) = bytes.split_last_chunk::<8>() else {
+            return;
+        };
+        let nonce = u64::from_le_bytes(*nonce);
+        let wanted = behind_versions(bytes).and_then(|rest| {
+            let (place, _) = rest.split_first_chunk::<4>().ok_or_else(String::new)?;
+            Ok(u32::from_le_bytes(*place))
+        });
+        let ranks = places.len();
+        let place = wanted.and_then(|wanted| match wanted {
+            ANY => places
+                .iter()
+                .position(Option::is_none)
+                .ok_or_else(|| format!("all {ranks} places of this agent are taken")),
+            wanted => match places.get(wanted as usize) {
+                Some(None) => Ok(wanted as usize),
+                Some(_) => Err(format!("place {wanted} of this agent is taken")),
+                None => Err(format!(
+                    "this agent has {ranks} places, and none is {wanted}"
+                )),
+            },
+        });
+        match place {
+            Ok(place) => places[place] = Some((nonce, watch)),
+            Err(why) if why.is_empty() => {}
+            Err(why) => {
+                tracing::warn!(process, why, "refused a rank");
+                let message = [&prefix()[..], &[0], why.as_bytes()].concat();
+                let deadline = Instant::now() + LOOK;
+                let name = socket_name(nonce);
+                let _ = DescriptorListener::send_to_listener(&name, &message, &[], deadline);
+            }
+        }
+    }
+
+    /// Tells all ranks. One that is gone by now is missed later.
+    ///
+    /// # Errors
+    /// What is to be told is too long for a message.
+    pub fn welcome_all(&self, welcome: &Welcome) -> Result<()> {
+        for (place, &nonce) in (0..).zip(&welcome.ranks) {
+            let message = welcome.encode(place);
+            if message.len() > MAX_MESSAGE_BYTES {
+                let why = format!("{} bytes to tell a rank", message.len());
+                return Err(failed(why));
+            }
+            let name = socket_name(nonce);
+            let deadline = Instant::now() + LOOK;
+            let told = DescriptorListener::send_to_listener(&name, &message, &[], deadline);
+            if let Err(error) = told {
+                tracing::debug!(%error, place, "a rank is gone");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a rank has from its agent, for the start of its job.
+#[derive(Debug)]
+pub struct Attachment {
+    /// Takes descriptors for this rank.
+    pub listener: DescriptorListener,
+    /// What the agent has told.
+    pub welcome: Welcome,
+    /// What others, who were told before, have sent already.
+    pub early: Vec<Accepted>,
+}
+
+/// A rank that its node's agent has received.
+#[derive(Debug)]
+pub struct Attached {
+    topology: Topology,
+    attachment: Option<Attachment>,
+}
+
+impl Attached {
+    /// Introduces this process to the agent that the environment names, and waits until all ranks
+    /// of the agent have come.
+    ///
+    /// # Errors
+    /// No agent appears or answers within `wait`, it is of another version or another user, or the
+    /// place is taken.
+    pub fn connect(wait: Duration) -> Result<Self> {
+        let name = env::var(ENV_AGENT).ok().filter(|name| !name.is_empty());
+        let name = name.unwrap_or_else(default_name);
+        let place = match env::var(ENV_PLACE).ok().filter(|text| !text.is_empty()) {
+            None => ANY,
+            Some(text) => text.parse().map_err(|_| {
+                let why = format!("{text:?} is no number of a rank among those of its agent");
+                Error::config(ENV_PLACE, why)
+            })?,
+        };
+        Self::introduce(&name, place, Instant::now() + wait)
+    }
+
+    fn introduce(name: &str, place: u32, deadline: Instant) -> Result<Self> {
+        let nonce = u64::from_le_bytes(random_bytes()?);
+        let listener = DescriptorListener::listen(&socket_name(nonce), 2 * MOST_RANKS)?;
+        let mut message = prefix();
+        message.extend_from_slice(&place.to_le_bytes());
+        message.extend_from_slice(&nonce.to_le_bytes());
+        let process = DescriptorListener::send_until(name, &message, &[], deadline)
+            .map_err(|error| failed(format!("no agent @{name} on this node: {error}")))?;
+        let gone = || failed(format!("the agent @{name} (process {process}) has ended"));
+        let watch = ProcessWatch::open(process).map_err(|_| gone())?;
+        let mut early = Vec::new();
+        let bytes = loop {
+            let soon = deadline.min(Instant::now() + LOOK);
+            match listener.accept(soon) {
+                Ok((bytes, _, sender)) if sender == process => break bytes,
+                Ok(parcel) => early.push(parcel),
+                Err(_) if watch.has_ended() => return Err(gone()),
+                Err(Error::System { source, .. })
+                    if source.kind() == std::io::ErrorKind::TimedOut =>
+                {
+                    if Instant::now() >= deadline {
+                        let why = format!(
+                            "the agent @{name} (process {process}) does not answer: not all of its ranks have come, \
+                             or its places are taken"
+                        );
+                        return Err(failed(why));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let bad = || {
+            failed(format!(
+                "the agent @{name} (process {process}) says what is not valid"
+            ))
+        };
+        let rest = behind_versions(&bytes).map_err(|why| match why.is_empty() {
+            true => bad(),
+            false => failed(format!("the agent @{name}: {why}")),
+        })?;
+        let (welcome, place) = match rest.split_first() {
+            Some((0, why)) => {
+                let why = String::from_utf8_lossy(why);
+                return Err(failed(format!(
+                    "the agent @{name} refuses this rank: {why}"
+                )));
+            }
+            Some((1, rest)) => Welcome::decode(rest).ok_or_else(bad)?,
+            _ => return Err(bad()),
+        };
+        let ranks = welcome.ranks.len() as u32;
+        let topology = welcome.processes.with_agents(ranks)?;
+        let me = EndpointId(welcome.processes.rank().0 * ranks + place);
+        Ok(Self {
+            topology: topology.seen_by(me)?,
+            attachment: Some(Attachment {
+                listener,
+                welcome,
+                early,
+            }),
+        })
+    }
+}
+
+fn not_here<T>() -> Result<T> {
+    Err(failed("the agent speaks with the launcher"))
+}
+
+impl Bootstrap for Attached {
+    fn launcher(&self) -> Launcher {
+        Launcher::Agent
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn value_limit(&self) -> usize {
+        0
+    }
+
+    fn put(&mut self, _: &str, _: &[u8]) -> Result<()> {
+        not_here()
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        not_here()
+    }
+
+    fn get(&mut self, _: Rank, _: &str) -> Result<Option<Vec<u8>>> {
+        not_here()
+    }
+
+    /// The launcher sees that this process exits.
+    fn abort(&mut self, status: i32, why: &str) {
+        tracing::error!(status, why, "aborting");
+    }
+
+    fn finalize(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn attachment(&mut self) -> Option<Attachment> {
+        self.attachment.take()
+    }
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+use std::thread;
+
+use super::*;
+
+fn name(what: &str) -> String {
+    format!("trihop-test-agent-{what}-{}", std::process::id())
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// What two ranks of an agent are told; which of them has which place.
+#[test]
+fn ranks_are_told_who_they_are_once_all_have_come() {
+    let name = name("both");
+    // The ranks may come first.
+    let rank = |place| {
+        let name = name.clone();
+        thread::spawn(move || Attached::introduce(&name, place, soon()).unwrap())
+    };
+    let ranks = [rank(1), rank(ANY), rank(2)];
+    let reception = Reception::open(&name, 3).unwrap();
+    assert!(Reception::open(&name, 3).is_err(), "the name is the lock");
+    let nonces = reception.receive_all().unwrap();
+    let welcome = Welcome {
+        processes: Topology::from_node_sizes(&[1, 1], Rank(1)).unwrap(),
+        secret: Secret::random().unwrap(),
+        agent: "agents-socket".to_owned(),
+        ranks: nonces,
+        provider: "some".to_owned(),
+    };
+    reception.welcome_all(&welcome).unwrap();
+    let mut seen = Vec::new();
+    for rank in ranks {
+        let mut attached = rank.join().unwrap();
+        let topology = attached.topology().clone();
+        let shape = (topology.size(), topology.nodes(), topology.local_size());
+        assert_eq!(shape, (6, 2, 3));
+        assert!(topology.has_agents() && !topology.is_relay());
+        let attachment = attached.attachment().unwrap();
+        let told = attachment.welcome;
+        assert_eq!(told.secret.expose(), welcome.secret.expose());
+        assert_eq!(
+            (&told.agent, &told.provider),
+            (&welcome.agent, &welcome.provider)
+        );
+        let sockets = told.sockets(&topology);
+        assert_eq!(sockets.len(), 3, "two ranks and the agent");
+        assert_eq!(
+            sockets[2],
+            (topology.relay_of(1), "agents-socket".to_owned())
+        );
+        let own = attachment.listener.name().to_owned();
+        assert!(sockets.iter().all(|(_, name)| *name != own));
+        seen.push(topology.rank().0);
+    }
+    // Who takes any place takes what is left when it comes.
+    assert_eq!((seen[0], seen[2]), (4, 5));
+    assert_eq!(seen[1], 3);
+}
+
+#[test]
+fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
+    let name = name("refusals");
+    let reception = Reception::open(&name, 2).unwrap();
+    let agent = thread::spawn(move || reception.receive_all().unwrap().len());
+    let nonce: u64 = 0x1234_5678_0000_0000 + u64::from(std::process::id());
+    let listener = DescriptorListener::listen(&socket_name(nonce), 8).unwrap();
+    let mut hello = prefix();
+    hello[4] += 1;
+    hello.extend_from_slice(&ANY.to_le_bytes());
+    hello.extend_from_slice(&nonce.to_le_bytes());
+    for strange in [&b"?"[..], &[0; 64], &hello] {
+        DescriptorListener::send_until(&name, strange, &[], soon()).unwrap();
+    }
+    let (bytes, ..) = listener.accept(soon()).unwrap();
+    let said = String::from_utf8_lossy(&bytes).into_owned();
+    let (ours, theirs) = (VERSION, VERSION + 1);
+    assert!(
+        said.contains(&format!("(wire version {theirs}) here"))
+            && said.contains(&format!("(wire version {ours}) there")),
+        "{said}"
+    );
+    let refused = Attached::introduce(&name, 2, soon()).unwrap_err();
+    assert!(refused.to_string().contains("none is 2"), "{refused}");
+    // One that does not wait for the answer keeps its place as long as its process lives.
+    let late = Attached::introduce(&name, 0, Instant::now()).unwrap_err();
+    assert!(late.to_string().contains("does not answer"), "{late}");
+    let refused = Attached::introduce(&name, 0, soon()).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("place 0 of this agent is taken"),
+        "{refused}"
+    );
+    let _ = Attached::introduce(&name, ANY, Instant::now()).unwrap_err();
+    assert_eq!(agent.join().unwrap(), 2);
+}
+
+#[test]
+fn no_agent_is_an_error_that_names_it() {
+    let name = name("none");
+    let error = Attached::introduce(&name, ANY, Instant::now()).unwrap_err();
+    assert!(
+        error.to_string().contains(&format!("no agent @{name}")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_welcome_that_is_cut_is_none() {
+    let welcome = Welcome {
+        processes: Topology::from_node_sizes(&[1, 1, 1], Rank(2)).unwrap(),
+        secret: Secret::random().unwrap(),
+        agent: "a".to_owned(),
+        ranks: vec![1, 2, 3],
+        provider: String::new(),
+    };
+    let bytes = welcome.encode(1);
+    let bytes = behind_versions(&bytes).unwrap();
+    let bytes = &bytes[1..];
+    let (read, place) = Welcome::decode(bytes).unwrap();
+    assert_eq!(
+        (place, read.ranks, read.processes.rank()),
+        (1, vec![1, 2, 3], Rank(2))
+    );
+    for cut in 0..bytes.len() {
+        assert!(Welcome::decode(&bytes[..cut]).is_none(), "{cut}");
+    }
+}
