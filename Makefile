@@ -46,7 +46,7 @@ install: library ## Installs library, headers, CLI, documents and completions be
 uninstall: ## Removes what was installed last
 	packaging/install.sh --undo $(target)/installed
 
-deb: ## Builds a Debian package, target/deb/trihop_VERSION_ARCHITECTURE.deb
+deb: ## Builds a Debian package, target/deb/trihop_VERSION-1_ARCHITECTURE.deb
 	@tools/install.sh deb
 	packaging/deb.sh $(target)/deb
 

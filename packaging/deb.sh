@@ -1,6 +1,6 @@
 #!/bin/sh
 # deb.sh FOLDER: builds a Debian package of this tree in FOLDER, by `make install` below a root of its own. Needs no root and
-# no debhelper: dpkg-deb, and dpkg-shlibdeps for what the binaries need.
+# no debhelper: dpkg-deb, and dpkg-shlibdeps for what the binaries need. DEBFULLNAME and DEBEMAIL say who maintains it.
 set -eu
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -12,9 +12,10 @@ architecture=$(dpkg --print-architecture)
 triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
 export SOURCE_DATE_EPOCH
+maintainer="${DEBFULLNAME:-The trihop developers} <${DEBEMAIL:-trihop@localhost}>"
 
 root=$folder/root
-rm -rf "$root"
+rm -rf "$root" "$folder"/trihop_*.deb
 unset BINDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" install
 
@@ -34,10 +35,18 @@ doc=$root/usr/share/doc/trihop
 } >"$doc/copyright"
 rm "$doc/LICENSE-BSD-3-Clause" "$doc/LICENSE-MIT"
 mv "$doc/CHANGELOG.md" "$doc/changelog"
+cat >"$doc/changelog.Debian" <<CHANGES
+trihop ($version-1) unstable; urgency=medium
+
+  * Built from its own tree by \`make deb\`; changelog.gz has what changed.
+
+ -- $maintainer  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
+CHANGES
+gzip -9n "$doc/changelog.Debian"
+install -D -m 644 packaging/lintian-overrides "$root/usr/share/lintian/overrides/trihop"
 # Folders that Debian's own tools search.
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
-# A page that leads to another one keeps its name.
 gzip -9n "$doc/changelog"
 
 mkdir -p "$folder/debian" "$root/DEBIAN"
@@ -46,9 +55,9 @@ depends=$(cd "$folder" && dpkg-shlibdeps -O -l"$root/usr/lib/$triplet" "$root/us
     "$root/usr/lib/$triplet/$soname" | sed -n 's/^shlibs:Depends=//p')
 cat >"$root/DEBIAN/control" <<CONTROL
 Package: trihop
-Version: $version
+Version: $version-1
 Architecture: $architecture
-Maintainer: The trihop developers <trihop@localhost>
+Maintainer: $maintainer
 Installed-Size: $(du -ks "$root" | cut -f1)
 Depends: $depends
 Recommends: libfabric1 (>= 1.17)
@@ -62,7 +71,7 @@ CONTROL
 echo "libtrihop ${soname##*.} trihop (>= $version)" >"$root/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
-package=$folder/trihop_${version}_$architecture.deb
+package=$folder/trihop_$version-1_$architecture.deb
 dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
 rm -rf "$root" "$folder/debian"
 echo "$package"

@@ -14,6 +14,7 @@ use trihop::transport::memory::hugepage::Plan;
 use trihop::{Options, transport};
 
 use self::adapters::Assignment;
+use crate::output;
 
 /// Size of the buffer pool that the report on pages is made for.
 const EXAMPLE_POOL_BYTES: usize = 16 << 20;
@@ -287,13 +288,13 @@ fn write_text(
     }
     writeln!(out)?;
     match survey.chosen.map(|i| &survey.candidates[i]) {
-        Some(chosen) => writeln!(
-            out,
-            "Chosen: {} on {} ({})",
-            chosen.provider,
-            place(chosen),
-            chosen.remark
-        )?,
+        Some(chosen) => {
+            let Candidate {
+                provider, remark, ..
+            } = chosen;
+            let text = format!("Chosen: {provider} on {} ({remark})", place(chosen));
+            writeln!(out, "{}", output::wrapped(&text, 0))?
+        }
         None => writeln!(out, "Chosen: none")?,
     }
     if survey.chosen.is_some() {
@@ -332,6 +333,7 @@ fn place(candidate: &Candidate) -> String {
     }
 }
 
+/// A row for each candidate, and below it why it is chosen or not.
 fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()> {
     let header = [
         "PROVIDER",
@@ -342,11 +344,9 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
         "EAGER",
         "MOVER",
         "VERDICT",
-        "WHY",
     ];
     let mut rows = vec![header.map(str::to_owned)];
     for candidate in candidates {
-        let (word, why) = verdict(candidate);
         let rejected = matches!(candidate.verdict, Verdict::Rejected { .. });
         let unless_rejected = |text: String| if rejected { "-".to_owned() } else { text };
         rows.push([
@@ -357,25 +357,39 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
             unless_rejected(candidate.score.to_string()),
             unless_rejected(candidate.limits.eager_bytes.to_string()),
             unless_rejected(mover_name(candidate.limits.mover).to_owned()),
-            word.to_owned(),
-            why.to_owned(),
+            verdict(candidate).0.to_owned(),
         ]);
     }
-    write_columns(out, &rows)
+    let whys = candidates.iter().map(|candidate| verdict(candidate).1);
+    let whys = std::iter::once("").chain(whys);
+    for (row, why) in columns(&rows).into_iter().zip(whys) {
+        writeln!(out, "{row}")?;
+        if !why.is_empty() {
+            writeln!(out, "{}", output::wrapped(why, 4))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes rows so that their cells stand below each other.
 fn write_columns<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
+    columns(rows)
+        .iter()
+        .try_for_each(|row| writeln!(out, "{row}"))
+}
+
+/// Rows whose cells stand below each other.
+fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let widths: [usize; N] =
         std::array::from_fn(|c| rows.iter().map(|row| row[c].len()).max().unwrap_or(0));
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:width$}  "))
+            .collect();
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 fn write_details(out: &mut impl Write, candidate: &Candidate) -> io::Result<()> {
@@ -449,16 +463,14 @@ fn write_machine(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
         "Transparent hugepages: {}, for shared memory: {}",
         machine.transparent_hugepages, machine.transparent_hugepages_shared
     )?;
-    write!(
-        out,
-        "A pool of {} MiB would get {}",
+    let why = machine.pool_pages_why.as_ref();
+    let text = format!(
+        "A pool of {} MiB would get {}{}",
         EXAMPLE_POOL_BYTES >> 20,
-        machine.pool_pages
-    )?;
-    match &machine.pool_pages_why {
-        Some(why) => writeln!(out, " ({why})"),
-        None => writeln!(out),
-    }
+        machine.pool_pages,
+        why.map_or(String::new(), |why| format!(" ({why})"))
+    );
+    writeln!(out, "{}", output::wrapped(&text, 0))
 }
 
 #[cfg(test)]

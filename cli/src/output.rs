@@ -36,6 +36,28 @@ pub fn line(text: fmt::Arguments<'_>) -> Result<(), Unwritten> {
     write(&format!("{text}\n"))
 }
 
+/// Columns that tables fit into, on a terminal or not.
+pub const COLUMNS: usize = 80;
+
+/// The words of a text in lines that fit [`COLUMNS`], each behind so many spaces; a longer word has
+/// a line of its own.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length <= COLUMNS {
+            lines.push_str(&format!(" {word}"));
+            used += 1 + length;
+        } else {
+            let end = if used > 0 { "\n" } else { "" };
+            lines.push_str(&format!("{end}{:indent$}{word}", ""));
+            used = indent + length;
+        }
+    }
+    lines
+}
+
 /// Writes one JSON object on a line, as [`write()`] does.
 ///
 /// # Errors
@@ -78,6 +100,20 @@ pub fn path(path: &Path) -> Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_wrapped_behind_their_indent() {
+        let text = "word ".repeat(40) + &"x".repeat(100) + " end";
+        let lines = wrapped(&text, 4);
+        let lines: Vec<&str> = lines.lines().collect();
+        // 15 words of four letters, with a space between them, fill 74 of 76 columns.
+        assert_eq!(lines[0].split(' ').filter(|w| !w.is_empty()).count(), 15);
+        assert!(lines.iter().all(|line| line.starts_with("    ")));
+        let too_long: Vec<&&str> = lines.iter().filter(|l| l.len() > COLUMNS).collect();
+        assert_eq!(too_long, [&&*format!("    {}", "x".repeat(100))]);
+        assert_eq!(*lines.last().unwrap(), "    end");
+        assert_eq!(wrapped("", 4), "");
+    }
 
     #[test]
     fn json_stays_json_and_says_nothing_to_a_terminal() {

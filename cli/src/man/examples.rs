@@ -1,7 +1,7 @@
 //! What the manual pages show of each command.
 
 /// Words behind `trihop`, and what they do; by command.
-pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 6] = [
+pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
     (
         "info",
         &[
@@ -28,6 +28,37 @@ pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 6] = [
                 "gives each node a network of its own (as root)",
             ),
         ],
+    ),
+    (
+        "agent",
+        &[(
+            "agent --ranks 4",
+            "serves the four ranks of this node until their job ends",
+        )],
+    ),
+    (
+        "top",
+        &[
+            (
+                "top",
+                "shows all jobs of this user here, until q is pressed",
+            ),
+            ("top --once --by node", "one look, a row for each node"),
+        ],
+    ),
+    (
+        "dump",
+        &[(
+            "dump 21624",
+            "shows what a rank does and waits for, by its process number",
+        )],
+    ),
+    (
+        "report",
+        &[(
+            "report --output report.html histo.json",
+            "makes a page of what `trihop bench histo --json` has printed",
+        )],
     ),
     (
         "exchange",

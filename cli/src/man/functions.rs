@@ -9,8 +9,8 @@ use std::path::Path;
 /// The header as it is installed.
 const HEADER: &str = include_str!(env!("HEADER_OF_TRIHOP"));
 
-/// Name of a page, what its functions are for, and how their names begin. The first that fits counts;
-/// functions of no other page are those of a job.
+/// Name of a page, what its functions are for, and how their names begin. The first that fits
+/// counts; functions of no other page are those of a job.
 const PAGES: [(&str, &str, &[&str]); 10] = [
     (
         "trihop_diagnostics",
@@ -166,13 +166,13 @@ fn text(page: usize, functions: &[Function<'_>]) -> String {
         text.push_str(".fi\n");
         let mut in_code = false;
         for line in &function.comment {
-            let _ = match line {
+            let _ = match *line {
                 line if line.starts_with("```") => {
                     in_code = !in_code;
                     writeln!(text, "{}", if in_code { ".nf" } else { ".fi" })
                 }
                 line if in_code => writeln!(text, "{}", verbatim(line)),
-                line if line.is_empty() => writeln!(text, ".PP"),
+                "" => writeln!(text, ".PP"),
                 // What each comment ends with.
                 line if line.starts_with("Threads: ") => {
                     writeln!(text, ".PP\n{}", emphasised(line))

@@ -13,7 +13,7 @@ use super::maps::Maps;
 use super::tally::Summary;
 
 /// Longest bar of a histogram.
-const BAR: u64 = 40;
+const BAR: u64 = 34;
 
 #[derive(serde::Serialize)]
 struct Report<M: Serialize> {
@@ -178,7 +178,7 @@ pub fn write_text(
         } = summary;
         writeln!(
             out,
-            "\n# {what}: min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
+            "\n# {what}\n#   min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
             summary.max_by_mean()
         )?;
         let rows = summary

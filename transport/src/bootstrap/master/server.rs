@@ -364,8 +364,8 @@ impl Serving {
             format!("rank {rank} has {ENV_SIZE}={theirs}, rank 0 has {size}; give all the same")
         } else if self.has_come[rank] {
             format!(
-                "two processes are rank {rank}; give each a number of its own, and start none again \
-                 while the others run"
+                "two processes are rank {rank}; give each a number of its own, and start none \
+                 again while the others run"
             )
         } else {
             self.has_come[rank] = true;
