@@ -3,6 +3,8 @@
 //! Rank 0 has two channels: tasks, which the other ranks take as they are free, and results. Both
 //! are short, so that nobody runs ahead. Each result is checked.
 
+#![allow(clippy::print_stdout)] // an application of its own
+
 use std::time::Duration;
 
 use trihop::{ChannelLimits, Descriptor, Error, Job, Options, Rank, Return, Timeout};
