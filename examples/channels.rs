@@ -3,8 +3,6 @@
 //! Rank 0 has two channels: tasks, which the other ranks take as they are free, and results. Both
 //! are short, so that nobody runs ahead. Each result is checked.
 
-#![allow(clippy::print_stdout)] // an application of its own
-
 use std::time::Duration;
 
 use trihop::{ChannelLimits, Descriptor, Error, Job, Options, Rank, Return, Timeout};
@@ -29,6 +27,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
+#[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: u64 = std::env::args()
         .nth(1)
