@@ -70,12 +70,15 @@ struct Asked {
 /// What was told of a request: rank, number, status, number of the message.
 type Told = (u32, u64, Status, u64);
 
+/// Who is told once a message is taken: rank and request.
+type Receipt = Option<(u32, u64)>;
+
 #[derive(Default)]
 struct Model {
     now: u64,
     closed: bool,
     /// Number of each message, its bytes, and who is to be told: rank and request.
-    messages: Vec<(u64, usize, Option<(u32, u64)>)>,
+    messages: Vec<(u64, usize, Receipt)>,
     deposited: u64,
     waiting: Vec<Asked>,
     told: Vec<Told>,
