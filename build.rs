@@ -166,6 +166,8 @@ fn write_header() {
         "array/element",
         "array/open",
         "array",
+        "channel/open",
+        "channel",
         "stats",
         "details",
         "threads",

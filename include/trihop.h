@@ -21,6 +21,15 @@
 #define TRIHOP_VERSION_MINOR 1
 #define TRIHOP_VERSION_PATCH 0
 
+// Chars that the text of a descriptor needs at most, with its NUL.
+#define TRIHOP_CHANNEL_DESCRIPTOR_CHARS 65
+
+// A call on a channel takes as long as it takes.
+#define TRIHOP_NO_TIMEOUT -1
+
+// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`.
+#define TRIHOP_ONCE 0
+
 // What a call returns. The numbers are stable; new ones may be added.
 enum trihop_status_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -168,6 +177,37 @@ typedef int32_t trihop_end_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What `trihop_channel_poll` waits for, or asks.
+enum trihop_poll_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Until there is a message; how many there are.
+  TRIHOP_POLL_IN = 0,
+  // Until there is room for a message of one byte; for how many messages.
+  TRIHOP_POLL_OUT = 1,
+  // Until one of both: 1 for a message, 2 for room, 3 for both.
+  TRIHOP_POLL_IN_OR_OUT = 2,
+  // Until there is no message, and no send waits; 0.
+  TRIHOP_POLL_EMPTY = 3,
+  // Until there is no room for a message; how many messages there are.
+  TRIHOP_POLL_FULL = 4,
+  // Until the channel is closed; how many messages are left.
+  TRIHOP_POLL_CLOSED = 5,
+  // How many messages there are, at once.
+  TRIHOP_POLL_SIZE = 6,
+  // How many messages it may hold, at once.
+  TRIHOP_POLL_CAPACITY = 7,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_poll_t trihop_poll_t;
+#else
+typedef int32_t trihop_poll_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which queues a flush empties.
 enum trihop_queues_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -218,6 +258,30 @@ enum trihop_reduce_t
 typedef enum trihop_reduce_t trihop_reduce_t;
 #else
 typedef int32_t trihop_reduce_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// When `trihop_channel_send` returns.
+enum trihop_return_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // At once; with `TRIHOP_ERR_WOULD_BLOCK` where the port has as much under way as it may. The
+  // bytes are copied. What becomes of the message later is counted: `trihop_channel_failures`.
+  TRIHOP_IMMEDIATELY = 0,
+  // Once the port's window has room and the bytes are copied. Failures as above.
+  TRIHOP_WHEN_BUFFERED = 1,
+  // Once the message is in the channel.
+  TRIHOP_WHEN_DEPOSITED = 2,
+  // Once somebody has taken it out of the channel.
+  TRIHOP_WHEN_RECEIVED = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_return_t trihop_return_t;
+#else
+typedef int32_t trihop_return_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -280,6 +344,40 @@ typedef int32_t trihop_seat_t;
 // Threads: as `trihop_stream_t`. While the handler works on what has come in a run, calls of other
 // threads that use elements wait: insert, remove, migrate, each, count and late.
 typedef struct trihop_array_t trihop_array_t;
+
+// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
+// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
+// and gets from it. What one thread sends by a port comes into the channel in that order; there is
+// no order between ports.
+//
+// The owner does what it is asked in the order in which that comes, and what cannot be done at once
+// waits there: until it can, until its timeout, or until the channel is closed. Owners of inline
+// jobs answer inside their calls that make progress, of whichever stream, and `trihop_poll`; those
+// with threads at any time.
+//
+// ```c
+// trihop_channels_open(job, "work", NULL, &channels);
+// if (rank == 0) {
+//     trihop_channel_create(channels, NULL, &tasks);
+//     trihop_channel_descriptor(tasks, text, sizeof text, &length);
+// }
+// trihop_broadcast(job, 0, text, sizeof text);
+// if (rank != 0)
+//     trihop_channel_attach(channels, text, &tasks);
+// trihop_channel_send(tasks, 0, "a task", 6, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT);
+// trihop_channel_get(tasks, TRIHOP_NO_TIMEOUT, &task);
+// trihop_received_free(&task);
+// ```
+//
+// Threads: as `trihop_job_t`. Of a job with threads several may use one port; in a handler only
+// sends that return immediately may be made, and of an inline job no call at all
+// (`TRIHOP_ERR_NESTED`).
+typedef struct trihop_channel_t trihop_channel_t;
+
+// The channels of a job on this rank. See `trihop_channel_t`.
+//
+// Threads: as `trihop_job_t`.
+typedef struct trihop_channels_t trihop_channels_t;
 
 // A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
 // its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
@@ -715,6 +813,42 @@ typedef struct trihop_array_calls_t {
 // Called for an element that is here: see `trihop_array_each`.
 typedef void (*trihop_array_visitor_t)(void *context, uint64_t key, void *element);
 
+// What a channel may hold, in the memory of its owner. Fields that are 0 have their defaults.
+// Later versions add fields at the end.
+typedef struct trihop_channel_limits_t {
+  // Bytes of this struct as the caller knows it.
+  size_t size;
+  // Bytes of the messages that it holds; 1 MiB. A longer message is refused.
+  uint64_t bytes;
+  // Bytes of the sends of one port that are not yet in the channel; 256 KiB. A longer message
+  // goes when nothing else of its port is under way.
+  uint64_t window_bytes;
+  // Messages that it holds; 100.
+  uint32_t messages;
+  // Ports that may be open at once; 1024.
+  uint32_t ports;
+  // Sends of one port that are not yet in the channel; as many of its other requests may wait.
+  // 64.
+  uint32_t window_messages;
+  // 0.
+  uint32_t reserved;
+} trihop_channel_limits_t;
+
+// A message that was got from a channel. Its memory is the caller's, until `trihop_received_free`.
+// Later versions have other functions for more.
+typedef struct trihop_received_t {
+  // Its bytes; null where there are none.
+  void *bytes;
+  // How many.
+  size_t length;
+  // The library's.
+  size_t capacity;
+  // Rank that sent it.
+  uint32_t source;
+  // The 32 bits that the sender gave with it.
+  uint32_t kind;
+} trihop_received_t;
+
 // What the queues of one stage have done together. Later versions add fields at the end.
 typedef struct trihop_stage_stats_t {
   // Bytes of this struct as the caller knows it; set by the library.
@@ -920,7 +1054,7 @@ trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 // Threads: any.
 trihop_status_t trihop_abort(const struct trihop_job_t *job, int exit_status, const char *why);
 
-// Who started the job: `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+// Who started the job: `master`, `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_launcher(const struct trihop_job_t *job);
@@ -1762,6 +1896,128 @@ trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
 //
 // Threads: any, but no other call on the array may be under way or follow.
 trihop_status_t trihop_array_close(struct trihop_array_t *array);
+
+// Opens the channels of a job, of which there are none yet. Collective over all ranks: the same
+// names in the same order. `options` null stands for those of the job, with a thread of its own
+// that answers for channels.
+//
+// Fails as `trihop_stream_open`.
+// Threads: any, but one that opens at a time; not inside a handler.
+trihop_status_t trihop_channels_open(const struct trihop_job_t *job,
+                                     const char *name,
+                                     const struct trihop_options_t *options,
+                                     struct trihop_channels_t **channels);
+
+// Makes a channel of this rank's, and a port of it. `limits` null stands for the defaults. The
+// channel is there until it is closed, or this rank closes its channels.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on limits that cannot be.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channel_create(const struct trihop_channels_t *channels,
+                                      const struct trihop_channel_limits_t *limits,
+                                      struct trihop_channel_t **channel);
+
+// Makes a port of the channel with this descriptor, by asking its owner.
+//
+// Fails with `TRIHOP_ERR_NO_CHANNEL` where that is no descriptor, or one of another job, or of a
+// channel that is gone; with `TRIHOP_ERR_CONFIG` where the channel has as many ports as it may.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channel_attach(const struct trihop_channels_t *channels,
+                                      const char *descriptor,
+                                      struct trihop_channel_t **channel);
+
+// Closes the channels of this rank, whose messages are dropped, and waits until all ranks have
+// called this. Collective. Others who wait in them hear that they are closed. Ports that are left
+// answer `TRIHOP_ERR_CLOSED`, and have to be freed for their memory. The handle is gone afterwards,
+// whatever is returned, but where that is `TRIHOP_ERR_NESTED`. Null is refused.
+//
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channels_close(struct trihop_channels_t *channels);
+
+// Sends `length` bytes, with 32 bits that mean what the program wants them to mean, and returns
+// when `when`, of `trihop_return_t`, says. `timeout_ns` is in nanoseconds, `TRIHOP_NO_TIMEOUT` or
+// `TRIHOP_ONCE`: that of the message's way into the channel (of `TRIHOP_WHEN_RECEIVED`, to a
+// receiver), also where the call returns before. The owner keeps it, to about a millisecond.
+//
+// With nothing sent it fails with `TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`,
+// `TRIHOP_ERR_CLOSED` where the channel is, and `TRIHOP_ERR_TOO_LARGE` above the channel's bytes
+// and `max_message_bytes` less 56.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_send(const struct trihop_channel_t *channel,
+                                    uint32_t kind,
+                                    const void *bytes,
+                                    size_t length,
+                                    int32_t when,
+                                    int64_t timeout_ns);
+
+// Takes the first message out of the channel, and waits for one as long as `timeout_ns` says (see
+// `trihop_channel_send`). `received` is filled, with zeros where the call fails; give its memory
+// back by `trihop_received_free`.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where there is none, and with
+// `TRIHOP_ERR_CLOSED` once the channel is closed and empty.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_get(const struct trihop_channel_t *channel,
+                                   int64_t timeout_ns,
+                                   struct trihop_received_t *received);
+
+// As `trihop_channel_get`, and the message stays where it is: a copy is got.
+//
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_peek(const struct trihop_channel_t *channel,
+                                    int64_t timeout_ns,
+                                    struct trihop_received_t *received);
+
+// As `trihop_channel_get`, and the bytes of the message are dropped.
+//
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_pop(const struct trihop_channel_t *channel, int64_t timeout_ns);
+
+// Gives the memory of a message back, and makes it one of no bytes. Null is fine.
+//
+// Threads: any.
+void trihop_received_free(struct trihop_received_t *received);
+
+// Waits until `what`, of `trihop_poll_t`, holds, or asks for a number; `value` is set to what that
+// says, and may be null. `timeout_ns` as of `trihop_channel_send`.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, and with
+// `TRIHOP_ERR_CLOSED` where it never will.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
+                                    int32_t what,
+                                    int64_t timeout_ns,
+                                    uint64_t *value);
+
+// How many sends of this port have failed after they had returned, and, where `last` is not null,
+// the status of the last of them: `TRIHOP_OK` where none has.
+//
+// Threads: any.
+trihop_status_t trihop_channel_failures(const struct trihop_channel_t *channel,
+                                        uint64_t *count,
+                                        int32_t *last);
+
+// Writes what names the channel on all ranks as a text, of at most
+// `TRIHOP_CHANNEL_DESCRIPTOR_CHARS` with its NUL, and its length without that. It may go by
+// messages, files or arguments.
+//
+// Threads: any.
+trihop_status_t trihop_channel_descriptor(const struct trihop_channel_t *channel,
+                                          char *text,
+                                          size_t capacity,
+                                          size_t *length);
+
+// Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and
+// so do gets once it is empty. On its owner only, else `TRIHOP_ERR_MISUSE`. The port stays, for
+// what is left.
+//
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
+
+// Gives a port back. A channel that is closed goes with its last one. Null is fine.
+//
+// Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
+trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

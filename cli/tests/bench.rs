@@ -270,6 +270,7 @@ fn channel_is_measured_on_each_seat() {
         "--nodes 2",
         "--seat threaded",
         "--seat minirank",
+        "--seat agent --nodes 2",
     ] {
         let rows = rows(&format!("channel --count 200 --size 8 --size 5000 {shape}"));
         assert_eq!((rows.len(), sizes(&rows)), (2, vec![8, 5000]));

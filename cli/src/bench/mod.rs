@@ -331,7 +331,7 @@ pub enum Seat {
     /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
     Minirank,
     /// A process of each node is the relay of its ranks, which are processes without a fabric (histo,
-    /// a2a, push, cc)
+    /// a2a, push, cc, channel)
     Agent,
 }
 

@@ -113,12 +113,17 @@ impl UnderWay {
     }
 }
 
+/// What is awaited on a stream: its place, and two numbers of whoever waits.
+pub(crate) type Awaited = (usize, u32, u64);
+
 /// What is under way, by the streams' places.
 #[derive(Default)]
 pub(crate) struct Parked {
     endings: Vec<UnderWay>,
     /// Ends that were begun.
     begun: u64,
+    /// Those who wait for something else than an end, and hear of a failure: by what they wait for.
+    hearers: Vec<(Awaited, Waker)>,
     /// To be woken by somebody who does not use the state.
     woken: Vec<Waker>,
     /// Numbers of the steps whose calls at the end are due.
@@ -181,6 +186,21 @@ impl Parked {
         let all = self.endings.iter_mut();
         let wakers = all.filter_map(|under_way| under_way.waker.take());
         self.woken.extend(wakers);
+        let hearers = self.hearers.drain(..).map(|(_, waker)| waker);
+        self.woken.extend(hearers);
+    }
+
+    /// Has this woken where the job fails; the waker before.
+    pub fn hear_of_failure(&mut self, awaited: Awaited, waker: &Waker) -> Option<Waker> {
+        let before = self.no_longer_hears(awaited);
+        self.hearers.push((awaited, waker.clone()));
+        before
+    }
+
+    /// What was awaited has ended, or is not awaited any more; the waker that it had.
+    pub fn no_longer_hears(&mut self, awaited: Awaited) -> Option<Waker> {
+        let at = self.hearers.iter().position(|(of, _)| *of == awaited)?;
+        Some(self.hearers.swap_remove(at).1)
     }
 
     /// Those whose wait is over.

@@ -73,9 +73,9 @@ pub fn of_process(process: u32) -> io::Result<Vec<Seen>> {
 
 fn sort(found: &mut [Seen]) {
     found.sort_by(|a, b| {
-        let key = |seen: &Seen| (seen.about.started_unix_ns, seen.about.endpoint);
-        let by_job = a.about.job.cmp(&b.about.job);
-        by_job.then_with(|| (a.about.endpoint, key(a)).cmp(&(b.about.endpoint, key(b))))
+        let (one, other) = (&a.about, &b.about);
+        let by_job = (&one.job, one.endpoint).cmp(&(&other.job, other.endpoint));
+        by_job.then(a.process.cmp(&b.process))
     });
 }
 

@@ -13,6 +13,7 @@ use super::wait::Limit;
 use super::wire::Request;
 use super::{Channel, Received, Return, Timeout, terms};
 use crate::error::Result;
+use crate::job::JobState;
 use crate::seat::Seat;
 
 /// What an answer is to the caller.
@@ -53,10 +54,32 @@ pub struct Asked<T, S: Seat> {
     limit: Limit,
     /// The owner was told that its time is over.
     is_cancelled: bool,
+    /// The job wakes who awaits it where that fails.
+    is_heard: bool,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T, S: Seat> Unpin for Asked<T, S> {}
+
+impl<T, S: Seat> Asked<T, S> {
+    /// What is awaited, among all that is in the job.
+    fn awaited(&self) -> (usize, u32, u64) {
+        let stream = self.port.channels().handle.id.stream;
+        (stream, self.port.number(), self.id)
+    }
+
+    /// It has ended, or nobody waits for it any more.
+    fn end(&mut self) {
+        let awaited = self.awaited();
+        self.id = 0;
+        if std::mem::take(&mut self.is_heard) {
+            let seat = &self.port.channels().handle.seat;
+            // A job that has failed has woken all.
+            let before = seat.with("a request", |job| Ok(job.parked.no_longer_hears(awaited)));
+            drop(before);
+        }
+    }
+}
 
 #[expect(private_bounds, reason = "what answers are is the library's own")]
 impl<T: FromAnswer, S: Seat> Asked<T, S> {
@@ -67,12 +90,13 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             what,
             limit,
             is_cancelled: false,
+            is_heard: false,
             of: PhantomData,
         }
     }
 
     fn finish(&mut self, answered: Answered) -> Result<T> {
-        self.id = 0;
+        self.end();
         outcome(answered.status, self.what, &self.port.descriptor())?;
         Ok(T::from_answer(answered))
     }
@@ -118,6 +142,12 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         };
         drop(client);
         drop(before); // with no lock held: it may own anything
+        if let (None, Some(waker), true) = (&answered, waker, S::MOVES_ALONE) {
+            let awaited = self.awaited();
+            let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
+            drop(channels.handle.seat.with(self.what, hear)?);
+            self.is_heard = true;
+        }
         answered.map(|answered| self.finish(answered)).transpose()
     }
 }
@@ -127,8 +157,10 @@ impl<T, S: Seat> Drop for Asked<T, S> {
         if self.id == 0 {
             return;
         }
-        let client = &self.port.channels().office;
-        let requests = client.client().abandon(self.port.number(), self.id);
+        let id = self.id;
+        self.end();
+        let office = &self.port.channels().office;
+        let requests = office.client().abandon(self.port.number(), id);
         for (request, bytes) in requests {
             self.port.ask_later(request, bytes);
         }

@@ -67,6 +67,8 @@ struct Port {
     ended: Ended,
     /// How often the owner has said what has ended.
     told: u64,
+    /// What that was when room was last asked for.
+    wanted: Option<u64>,
     /// By their numbers, which grow.
     pending: VecDeque<Asked>,
     next_id: u64,
@@ -126,6 +128,7 @@ impl Client {
             sent: Ended::default(),
             ended: Ended::default(),
             told: 0,
+            wanted: None,
             pending: VecDeque::from([Asked {
                 id: 0,
                 expects: Expects::Number,
@@ -194,6 +197,13 @@ impl Client {
     /// How often the owner has said what has ended.
     pub fn told(&mut self, number: u32) -> u64 {
         self.port(number).told
+    }
+
+    /// Asks for room, unless that was done since the owner has last said what has ended: who tries
+    /// again and again asks once. Whether there is something to tell the owner.
+    pub fn want(&mut self, number: u32) -> bool {
+        let port = self.port(number);
+        port.wanted.replace(port.told) != Some(port.told)
     }
 
     /// A request that is answered; its number.

@@ -133,12 +133,11 @@ impl<S: Seat> Port<S> {
                 }
                 Room::None(told) => told,
             };
-            self.ask(
-                Request::Want {
-                    port: self.at_owner,
-                },
-                &[],
-            )?;
+            let wants = office.client().want(self.number);
+            if wants {
+                let port = self.at_owner;
+                self.ask(Request::Want { port }, &[])?;
+            }
             if tries {
                 self.move_on(&Error::WouldBlock)?;
                 return Err(Error::WouldBlock);

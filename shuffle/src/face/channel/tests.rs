@@ -426,3 +426,21 @@ fn a_channel_whose_owner_leaves_is_told_closed_and_by_whom() {
     on_both!(3, |_| 0, owner_leaves);
     on_both!(3, |rank| rank, owner_leaves);
 }
+
+#[test]
+fn who_awaits_an_answer_hears_that_the_job_has_failed() {
+    let failing = |_, bootstrap: Custom| -> Result<Error> {
+        let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let channel = channels.create(ChannelLimits::default())?;
+        let bad = job.shuffle("bad").handler(|_, _| panic!("by the test"));
+        let bad = bad.open()?;
+        let get = channel.start_get(Timeout::Never)?;
+        // What fails the job comes while the get is awaited, or before.
+        bad.send(Rank(0), 0, b"")?;
+        Ok(block_on(get).expect_err("nobody sends"))
+    };
+    for (_, outcome) in ranks(1, |_| 0, failing) {
+        assert!(matches!(outcome, Ok(Error::Handler { .. })), "{outcome:?}");
+    }
+}
