@@ -48,7 +48,7 @@ const PAGES: [(&str, &str, &[&str]); 11] = [
     (
         "trihop_channel",
         "mailboxes that any rank sends to by name",
-        &["trihop_channel_"],
+        &["trihop_channel", "trihop_received_"],
     ),
     (
         "trihop_array",
