@@ -14,6 +14,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use trihop::agent;
 use trihop::transport::bootstrap::local::wire::{
     BadFrame, FRAME_BYTES_MAX, Frames, Reply, Request,
 };
@@ -149,6 +150,7 @@ fn is_of_other_launchers(name: &str) -> bool {
         "PMI_",
         "PMIX_",
         "TRIHOP_LAUNCHER",
+        agent::ENV_NAME, // and its place
         crate::progress::VARIABLE,
     ]
     .iter()
