@@ -228,6 +228,15 @@ impl Engine {
         }
     }
 
+    /// Records of all streams that wait for the application's calls, or that such calls have.
+    pub fn untaken(&self) -> usize {
+        let untaken = |state: &StreamState| match &state.sink {
+            Sink::Queue(queue) => queue.records(),
+            _ => 0,
+        };
+        self.streams.iter().map(untaken).sum()
+    }
+
     /// As [`Engine::stream`], to use it, with the collectives.
     pub fn stream_mut(
         &mut self,

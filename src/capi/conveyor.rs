@@ -11,8 +11,8 @@ use super::stream::trihop_stream_t;
 use crate::{ConveyorState, Inline, PushWindow, Rank, over};
 
 /// A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
-/// its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
-/// of a later step is pulled in an earlier one.
+/// its calls waits for others. Each step ends on all ranks once each has said that it pushes no
+/// more; nothing of a later step is pulled in an earlier one.
 ///
 /// ```c
 /// size_t next = 0;
@@ -259,8 +259,9 @@ pub unsafe extern "C" fn trihop_conveyor_unpull(
 
 /// Makes a round of progress, and fetches what has come once all that was fetched before has been
 /// pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-/// does and everything has been pulled, else 1. Where nothing has moved several times in a row, it
-/// sleeps until something comes, at most for a millisecond.
+/// does and everything has been pulled, else 1. Where nothing has moved several times in a row, the last
+/// push was announced or found no room, and nothing is here on any stream, it sleeps until something
+/// comes, at most for a millisecond.
 ///
 /// Threads: as `trihop_conveyor_t` says.
 #[unsafe(no_mangle)]

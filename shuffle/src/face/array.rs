@@ -325,7 +325,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As [`Shuffle::fence`](crate::Shuffle::fence), and what handlers could not send.
     pub fn fence(&self) -> Result<()> {
         self.shuffle().fence()?;
-        self.settle(1)
+        self.settle()
     }
 
     /// Begins a step of which each element is a contributor, wherever it is by then: a rank without
@@ -339,7 +339,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As that.
     pub fn begin_step(&self) -> Result<()> {
         let end = End::Completion(self.count_contributors()?);
-        self.settle_before()?;
+        self.settle()?;
         self.handle.start(end).map(drop)
     }
 
@@ -365,7 +365,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     where
         C: Clone,
     {
-        self.settle_before()?;
+        self.settle()?;
         let mut face = self.clone();
         face.handle = self.handle.on_seat(self.handle.seat.for_calls());
         Ok(StepBuilder::new(self.handle.clone(), face, contributors))
@@ -397,7 +397,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     pub fn test(&self) -> Result<bool> {
         let is_over = self.handle.test()?;
         if is_over {
-            self.settle(0)?;
+            self.settle()?;
         }
         Ok(is_over)
     }
@@ -408,7 +408,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As [`Array::test`].
     pub fn wait(&self) -> Result<()> {
         self.handle.wait()?;
-        self.settle(0)
+        self.settle()
     }
 
     /// One round of progress; how many records were handled.
@@ -505,42 +505,13 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         }
     }
 
-    /// A step is over, or a fence.
-    fn settle(&self, fences: u64) -> Result<()> {
+    /// Leaves behind the steps and fences that are over.
+    fn settle(&self) -> Result<()> {
         let what = "the end of a step";
-        let is_begun = self.is_step_under_way(what)?;
-        self.change_settled(what, |table| {
-            table.begun += fences;
-            table.begun - u64::from(is_begun)
-        })
-    }
-
-    /// The next step begins: those before are over. One that is refused, since another is under
-    /// way, is none.
-    fn settle_before(&self) -> Result<()> {
-        let what = "the begin of a step";
-        if self.is_step_under_way(what)? {
-            return Ok(());
-        }
-        self.change_settled(what, |table| {
-            table.begun += 1;
-            table.begun - 1
-        })
-    }
-
-    fn is_step_under_way(&self, what: &'static str) -> Result<bool> {
         let stream = self.handle.id.stream;
-        let number = |job: &mut JobState| Ok(job.parked.number_of(stream).is_some());
-        self.handle.seat.with(what, number)
-    }
-
-    fn change_settled(
-        &self,
-        what: &'static str,
-        over: impl FnOnce(&mut Table<E>) -> u64,
-    ) -> Result<()> {
+        let over = |job: &mut JobState| Ok(job.parked.over_on(stream));
+        let (steps, here) = (self.handle.seat.with(what, over)?, self.handle.rank);
         let mut table = self.elements.lock(what)?;
-        let (steps, here) = (over(&mut table), self.handle.rank);
         table.settle_until(steps, |key| self.owners.of(key) == here);
         drop(table);
         self.elements.check_failure()

@@ -14,13 +14,15 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream, check_item};
 use crate::face::untyped::{Untyped, of_usual_size};
+use crate::job::JobState;
 use crate::queue::window::PushWindow;
 use crate::seat::{Handle, Inline, Seat, Seating};
 use crate::terminate::End;
 
-/// Advances in a row that move nothing, and the number from which on each gives the processor away.
+/// How many advances in a row have to move nothing until each gives the processor away.
 const FRUITLESS_YIELDS: u32 = 2;
-/// The number from which on each sleeps until something comes, where nothing is here to be pulled.
+/// Until each sleeps, where the program can do nothing with its streams: it pushes no more, or its
+/// pushes find no room, and nothing is here to be pulled.
 const FRUITLESS_PAUSES: u32 = 6;
 
 /// How far a step of a [`Conveyor`] has come on this rank.
@@ -63,6 +65,8 @@ pub(crate) struct Belt<S: Seating> {
     since: (usize, usize),
     /// Advances in a row that have moved nothing.
     fruitless: u32,
+    /// A push found no room since the last advance.
+    is_refused: bool,
     state: ConveyorState,
 }
 
@@ -97,6 +101,7 @@ impl<S: Seating> Belt<S> {
             current: 0,
             since: (0, 0),
             fruitless: 0,
+            is_refused: false,
             state: ConveyorState::Working,
         })
     }
@@ -116,9 +121,23 @@ impl<S: Seating> Belt<S> {
         });
         match pushed {
             Ok(()) => Ok(true),
-            Err(Error::WouldBlock) => Ok(false),
+            Err(Error::WouldBlock) => {
+                self.is_refused = true;
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether only others can have this go on, as far as the job's streams tell.
+    fn has_nothing_to_do(&self, what: &'static str) -> Result<bool> {
+        let pushes = self.state == ConveyorState::Working && !self.is_refused;
+        if pushes || !self.is_empty() {
+            return Ok(false);
+        }
+        let pulled: usize = self.arrived.iter().map(Entry::records).sum();
+        let untaken = |job: &mut JobState| Ok(job.engine.untaken());
+        Ok(self.handle.seat.with(what, untaken)? == pulled)
     }
 
     #[cold]
@@ -232,11 +251,13 @@ impl<S: Seating> Belt<S> {
             self.fruitless += 1;
             match self.fruitless {
                 ..FRUITLESS_YIELDS => {}
-                FRUITLESS_YIELDS..FRUITLESS_PAUSES => std::thread::yield_now(),
-                _ if self.is_empty() => self.handle.seat.pause(what)?,
+                FRUITLESS_PAUSES.. if self.has_nothing_to_do(what)? => {
+                    self.handle.seat.pause(what)?;
+                }
                 _ => std::thread::yield_now(),
             }
         }
+        self.is_refused = false;
         let is_empty = self.is_empty();
         let is_ending = self.state == ConveyorState::Endgame;
         let is_working = self.state == ConveyorState::Working;
@@ -343,11 +364,12 @@ macro_rules! common_calls {
             }
 
             /// A round of progress; fetches what has come, once all that was fetched before has been
-            /// pulled. It waits for nothing. Where it moves nothing several times in a row and
-            /// nothing is here to be pulled, it sleeps until something comes, at most for a
-            /// millisecond. `is_done`: this rank pushes no more in this step,
-            /// which is said once or in each call from then on. False once nobody does and
-            /// everything has been pulled: the step is complete here.
+            /// pulled. It waits for nothing, but gives the processor away where it moves nothing
+            /// twice in a row; where that goes on, the last push was announced or found no room,
+            /// and nothing is here on any stream, it sleeps until something comes, at most for a
+            /// millisecond. `is_done`: this rank pushes no more in this step, which is said once or
+            /// in each call from then on. False once nobody does and everything has been pulled: the
+            /// step is complete here.
             ///
             /// # Errors
             /// As [`Stream::poll`].
@@ -386,7 +408,7 @@ macro_rules! common_calls {
 }
 
 /// A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
-/// its calls waits. Each step ends on all ranks once each has said that it pushes no more.
+/// its calls waits for others. Each step ends on all ranks once each has said that it pushes no more.
 ///
 /// Where a push finds no room, advance and pull, then push again. Delivery queues are bounded, so a
 /// rank that does not pull keeps those waiting who push to it.

@@ -122,6 +122,8 @@ pub(crate) struct Parked {
     endings: Vec<UnderWay>,
     /// Ends that were begun.
     begun: u64,
+    /// Those of each place of a stream.
+    begun_on: Vec<u64>,
     /// Those who wait for something else than an end, and hear of a failure: by what they wait for.
     hearers: Vec<(Awaited, Waker)>,
     /// To be woken by somebody who does not use the state.
@@ -165,6 +167,13 @@ impl Parked {
     pub fn must_end(&self, stream: usize) -> bool {
         let under_way = self.of_stream(stream);
         under_way.is_some_and(|of| of.way == Way::Started || of.ending.end() == End::Round)
+    }
+
+    /// Ends that were begun on a stream, and on those before in its place, and are over.
+    pub fn over_on(&self, stream: usize) -> u64 {
+        let begun = self.begun_on.get(stream).copied().unwrap_or(0);
+        let under_way = self.of_stream(stream);
+        begun - u64::from(under_way.is_some_and(|of| of.at_end != AtEnd::Told))
     }
 
     /// The number of a step whose call at the end is due, taken once.
@@ -305,6 +314,11 @@ impl JobState {
         under_way.poll(&mut self.engine)?;
         self.parked.begun = under_way.number;
         self.parked.endings.push(under_way);
+        let of_streams = &mut self.parked.begun_on;
+        if of_streams.len() <= id.stream {
+            of_streams.resize(id.stream + 1, 0);
+        }
+        of_streams[id.stream] += 1;
         Ok(self.parked.begun)
     }
 

@@ -40,8 +40,7 @@ pub struct Table<E> {
     /// Of the log, those that were there when a step was over for the last time.
     pub logged: usize,
     pub late: u64,
-    /// Steps that have begun, fences included, and those of them behind which this was settled.
-    pub begun: u64,
+    /// Steps of the stream, fences included, behind which this was settled.
     settled: u64,
     /// What a handler could not send.
     pub failure: Option<Error>,
@@ -57,7 +56,6 @@ impl<E> Table<E> {
             log: Vec::new(),
             logged: 0,
             late: 0,
-            begun: 0,
             settled: 0,
             failure: None,
         }
