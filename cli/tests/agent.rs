@@ -8,6 +8,7 @@ use std::process::Command;
 
 use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
+use trihop::{Error, Job, Options, StreamOptions};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -19,6 +20,23 @@ fn words(text: &str) -> Vec<String> {
 fn start(ranks: u32, nodes: u32, command: &str) -> Launched {
     let text = format!("--seat agent -n {ranks} --nodes {nodes} -- {command}");
     Launched::trihop(words(&text))
+}
+
+/// Says that this process is a rank of the test.
+const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
+
+fn is_rank() -> bool {
+    std::env::var_os(ENV_ROLE).is_some()
+}
+
+/// Starts this test binary as each rank of a job with agents: there it runs the test again.
+fn start_as_ranks(test: &str, ranks: u32, nodes: u32) -> Launched {
+    let exe = std::env::current_exe().unwrap();
+    let command = format!("{} {test} --exact --nocapture", exe.display());
+    let text = format!("--seat agent -n {ranks} --nodes {nodes} -- {command}");
+    let mut job = Launched::command(words(&text));
+    job.env(ENV_ROLE, "rank");
+    Launched::start(job)
 }
 
 fn has_ended_well(ended: &Ended, what: &str) {
@@ -220,4 +238,34 @@ fn nodes_of_unequal_sizes_have_no_agents() {
         "{}",
         ended.stderr
     );
+}
+
+/// The options cannot be told to the agent: no value of a table of theirs is out of range.
+fn opens_what_no_rank_can_open() -> trihop::Result<()> {
+    let job = Job::start(Options::from_env()?)?;
+    let refused = StreamOptions {
+        run_bytes: 0,
+        ..StreamOptions::default()
+    };
+    let outcome = job.shuffle("refused").options(refused).open();
+    let error = outcome.err().expect("a run has bytes");
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+    // Some ranks alone: what the agent was asked before is not what it opens.
+    let some = StreamOptions {
+        run_bytes: 4096 * u32::from(job.rank().0 % 2 == 0),
+        ..StreamOptions::default()
+    };
+    let outcome = job.shuffle("refused by some").options(some).open();
+    assert!(outcome.is_err());
+    job.shuffle("opened").open()?.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn options_out_of_range_are_refused_at_once() {
+    if is_rank() {
+        return opens_what_no_rank_can_open().unwrap();
+    }
+    let ended = start_as_ranks("options_out_of_range_are_refused_at_once", 4, 2).wait();
+    has_ended_well(&ended, "options out of range");
 }

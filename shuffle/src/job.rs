@@ -204,14 +204,16 @@ impl JobState {
     /// Makes a request of the relay of this rank, where there is one: its number.
     ///
     /// # Errors
-    /// The relay is a process, which is gone.
+    /// The relay is a process, which cannot be reached. That ends the job: the requests that follow
+    /// would be taken for others.
     pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
         if !topology.has_relays() || topology.is_relay() {
             return Ok(None);
         }
         let asked = self.node.ask(&talk(&self.engine, &self.options), request);
-        self.explained(asked).map(Some)
+        let asked = self.explained(asked).map(Some);
+        asked.map_err(|error| self.fail(error))
     }
 
     /// What the relay has answered, once it has.

@@ -96,9 +96,10 @@ impl Requests {
         self.list.get_mut(usize::try_from(place).ok()?)
     }
 
-    /// A rank makes its request `number`.
-    pub fn ask(&mut self, number: u64, request: Request) {
-        if number == self.first + self.list.len() as u64 {
+    /// A rank makes its request `number`; false where one before it is missing.
+    pub fn ask(&mut self, number: u64, request: Request) -> bool {
+        let next = self.first + self.list.len() as u64;
+        if number == next {
             self.list.push_back(Entry {
                 request,
                 asked: 0,
@@ -111,6 +112,7 @@ impl Requests {
         if let Some(entry) = self.entry(number) {
             entry.asked += 1;
         }
+        number <= next
     }
 
     /// What the relay has answered, for one of `ranks`.
@@ -223,6 +225,15 @@ mod tests {
         requests.ask(2, begin("b"));
         assert_eq!(name(requests.next(2, 2).unwrap()), Some("b".into()));
         assert_eq!((requests.first, requests.list.len()), (2, 1));
+    }
+
+    #[test]
+    fn a_request_that_is_missing_is_noticed() {
+        let mut requests = Requests::default();
+        assert!(requests.ask(0, begin("a")));
+        assert!(!requests.ask(2, begin("c")));
+        assert!(requests.next(1, 1).unwrap().is_none(), "it is not there");
+        assert!(requests.ask(1, begin("b")));
     }
 
     #[test]

@@ -33,8 +33,13 @@ pub(crate) fn open(
         Ok((_, Begun::Again(id, _))) => Some(*id),
         _ => None,
     };
-    // The relay of this process, where there is one, has to open it too.
-    let at_relay = begin_at_relay(seat, name, options, item_bytes, again);
+    // The relay of this process, where there is one, has to open it too. All its ranks ask it; one
+    // that cannot open the stream asks for what any relay can, and makes it forget that below.
+    let default = StreamOptions::default();
+    let at_relay = match &begun {
+        Ok(_) => begin_at_relay(seat, name, options, item_bytes, again),
+        Err(_) => begin_at_relay(seat, name, &default, 0, None),
+    };
     let begun = begun.and_then(|begun| at_relay.clone().map(|_| begun));
     let at_relay = at_relay.ok().flatten();
     // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that
