@@ -5,10 +5,11 @@ mod launched;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
-use trihop::{Error, Job, Options, StreamOptions};
+use trihop::{Error, Job, Options, StreamOptions, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -268,4 +269,32 @@ fn options_out_of_range_are_refused_at_once() {
     }
     let ended = start_as_ranks("options_out_of_range_are_refused_at_once", 4, 2).wait();
     has_ended_well(&ended, "options out of range");
+}
+
+/// Each rank may say to its agent that a stream is closed before or after it asks for the next one.
+fn opens_and_closes_side_by_side() -> trihop::Result<()> {
+    let job = threaded::Job::start(Options::from_env()?)?;
+    for turn in 0..40 {
+        let closed = job.shuffle("closed").open()?;
+        let opened = thread::scope(|scope| {
+            let closing = scope.spawn(|| closed.shutdown());
+            if (job.rank().0 + turn) % 2 == 0 {
+                thread::yield_now();
+            }
+            let opened = job.shuffle("opened").open();
+            closing.join().unwrap()?;
+            opened
+        })?;
+        opened.shutdown()?;
+    }
+    job.shutdown()
+}
+
+#[test]
+fn a_thread_may_close_a_stream_while_another_one_opens_one() {
+    if is_rank() {
+        return opens_and_closes_side_by_side().unwrap();
+    }
+    let test = "a_thread_may_close_a_stream_while_another_one_opens_one";
+    has_ended_well(&start_as_ranks(test, 4, 2).wait(), test);
 }

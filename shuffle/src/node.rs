@@ -29,7 +29,7 @@ pub(crate) struct NodeExchange {
     seen: Seen,
     /// What it had seen when it last looked for a request and found none.
     idle_since: Option<Seen>,
-    /// Requests of its relay that this rank has made, or that this relay has answered.
+    /// Counted requests of its relay that this rank has made, or that this relay has taken.
     requests: u64,
     /// How often this relay has looked for one.
     asked_since: u64,
@@ -193,19 +193,20 @@ impl NodeExchange {
 /// What the ranks of a process ask of its relay, and what it answers.
 impl NodeExchange {
     /// Asks the relay, as all its ranks do in the same order: the first of them to come so far says
-    /// what. The number of the request.
+    /// what. The number of the request, where it is counted.
     ///
     /// # Errors
     /// The agent, where that is the relay, is gone.
     pub fn ask(&mut self, about: &Talk<'_>, request: Request) -> Result<u64> {
         let number = self.requests;
-        self.requests += 1;
+        self.requests += u64::from(request.is_counted());
         if about.topology.has_agents() {
             let agent = about.topology.relay_of(about.topology.process());
             self.say(about, agent, &Said::Request(number, request))?;
         } else {
+            let ranks = about.topology.ranks_per_process();
             self.process
-                .change(|shared| shared.requests.ask(number, request));
+                .change(|shared| shared.requests.ask(number, request, ranks));
         }
         Ok(number)
     }
@@ -245,7 +246,7 @@ impl NodeExchange {
         let (number, ranks) = (self.requests, about.topology.ranks_per_process());
         let look = |shared: &mut Shared| shared.requests.next(number, ranks);
         let next = desk.look(&mut self.seen, look)?;
-        self.requests += u64::from(next.is_some());
+        self.requests += u64::from(next.as_ref().is_some_and(Request::is_counted));
         self.idle_since = next.is_none().then_some(self.seen);
         Ok(next)
     }

@@ -351,7 +351,10 @@ impl Shared {
             return;
         }
         let is_heard = match Said::decode(bytes) {
-            Some(Said::Request(number, request)) => self.requests.ask(number, request),
+            Some(Said::Request(number, request)) => {
+                let ranks = topology.ranks_per_process();
+                self.requests.ask(number, request, ranks)
+            }
             Some(Said::Answer(number, answer)) => {
                 self.answers.insert(number, answer);
                 true
