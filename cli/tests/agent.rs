@@ -9,7 +9,9 @@ use std::thread;
 
 use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
-use trihop::{Error, Job, Options, StreamOptions, threaded};
+use trihop::transport::bootstrap::{Bootstrap, Launcher, Single};
+use trihop::transport::error::Result as TransportResult;
+use trihop::{Error, Job, Options, Rank, StreamOptions, Topology, agent, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -297,4 +299,72 @@ fn a_thread_may_close_a_stream_while_another_one_opens_one() {
     }
     let test = "a_thread_may_close_a_stream_while_another_one_opens_one";
     has_ended_well(&start_as_ranks(test, 4, 2).wait(), test);
+}
+
+/// A launcher after whose last word its process ends.
+struct LastWord(Single);
+
+impl Bootstrap for LastWord {
+    fn launcher(&self) -> Launcher {
+        self.0.launcher()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.0.topology()
+    }
+
+    fn value_limit(&self) -> usize {
+        self.0.value_limit()
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> TransportResult<()> {
+        self.0.put(key, value)
+    }
+
+    fn fence(&mut self) -> TransportResult<()> {
+        self.0.fence()
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> TransportResult<Option<Vec<u8>>> {
+        self.0.get(from, key)
+    }
+
+    fn abort(&mut self, status: i32, why: &str) {
+        self.0.abort(status, why);
+    }
+
+    fn finalize(&mut self) -> TransportResult<()> {
+        std::process::exit(0)
+    }
+}
+
+/// All have arrived, and it has not told its ranks.
+#[test]
+fn an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting() {
+    let test = "an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting";
+    if is_rank() {
+        let name = std::env::var(ENV_ROLE).unwrap();
+        let options = Options {
+            loopback: true,
+            ..Options::default()
+        };
+        let launcher = LastWord(Single::new().unwrap());
+        agent::serve_with(options, Box::new(launcher), &name, 2, || ()).unwrap();
+        panic!("its launcher ends it before");
+    }
+    let name = format!("trihop-test-last-word-{}", std::process::id());
+    let mut agent = Command::new(std::env::current_exe().unwrap());
+    agent.args([test, "--exact", "--nocapture"]);
+    agent.env(ENV_ROLE, &name);
+    let agent = Launched::start(agent);
+    let rank = || {
+        let mut rank = Command::new(TRIHOP);
+        rank.args(["exchange", "--count", "1000"]);
+        rank.env("TRIHOP_AGENT", &name).env("TRIHOP_LOOPBACK", "1");
+        Launched::start(rank)
+    };
+    for rank in [rank(), rank()] {
+        has_ended_well(&rank.wait(), "a rank whose agent is gone");
+    }
+    agent.wait().succeeded();
 }

@@ -228,6 +228,18 @@ impl NodeExchange {
         self.process.desk.look(&mut self.seen, look)
     }
 
+    /// Whether the agent of this rank is a process that has ended.
+    pub fn has_lost_agent(&self, topology: &Topology) -> bool {
+        if !topology.has_agents() {
+            return false;
+        }
+        let agent = topology.relay_of(topology.process());
+        let mut watches = self.watches.iter();
+        // Those of processes that have ended properly are dropped.
+        let watch = watches.find(|(end, _)| *end == agent);
+        watch.is_none_or(|(_, watch)| watch.has_ended())
+    }
+
     /// The next request of a relay's ranks, once it is there; one that all have to make, once they
     /// have.
     ///
