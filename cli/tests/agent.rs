@@ -368,3 +368,40 @@ fn an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting() {
     }
     agent.wait().succeeded();
 }
+
+/// Its agent hears of its error before its process ends, and ends first.
+fn fails_and_ends_after_its_agent() -> trihop::Result<()> {
+    let job = threaded::Job::start(Options::from_env()?)?;
+    let failing = job.shuffle("failing").handler(|_, _| panic!("on purpose"));
+    let failing = failing.open()?;
+    failing.send(Rank(0), 0, b"")?;
+    assert!(failing.fence().is_err());
+    let launcher = rustix::process::getppid().unwrap();
+    until("the agent ends", || running_agents(launcher) == 0);
+    std::process::exit(7);
+}
+
+/// Children of the launcher that are agents.
+fn running_agents(launcher: rustix::process::Pid) -> usize {
+    let id = launcher.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let children = children.unwrap_or_default();
+    let is_agent = |id: &&str| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"agent".as_slice())
+    };
+    children.split_whitespace().filter(is_agent).count()
+}
+
+#[test]
+fn a_rank_that_fails_is_the_cause_though_its_agent_ends_first() {
+    if is_rank() {
+        return fails_and_ends_after_its_agent().unwrap();
+    }
+    let test = "a_rank_that_fails_is_the_cause_though_its_agent_ends_first";
+    let ended = start_as_ranks(test, 1, 1).wait();
+    let said = &ended.stderr;
+    assert_eq!(ended.status, 7, "{said}");
+    assert!(said.contains("rank 0 exited with status 7"), "{said}");
+    assert!(!said.contains("the agent of node 0"), "{said}");
+}
