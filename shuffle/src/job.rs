@@ -269,7 +269,8 @@ impl JobState {
         self.show_before_sleep();
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
-        timed || blind || self.timed_waits > 0 || self.fencing || self.has_pending_news()
+        let owed = self.node.is_owed();
+        timed || blind || owed || self.timed_waits > 0 || self.fencing || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.

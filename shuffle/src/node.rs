@@ -33,6 +33,9 @@ pub(crate) struct NodeExchange {
     requests: u64,
     /// How often this relay has looked for one.
     asked_since: u64,
+    /// Another process had connected and not spoken when this endpoint last looked: nothing
+    /// announces what it says.
+    is_owed: bool,
     /// Lives of the node's other processes, by the first endpoint of each; of the host alone.
     pub watches: Vec<(EndpointId, ProcessWatch)>,
 }
@@ -46,6 +49,7 @@ impl NodeExchange {
             idle_since: None,
             requests: 0,
             asked_since: 0,
+            is_owed: false,
             watches,
         }
     }
@@ -113,11 +117,20 @@ impl NodeExchange {
     /// Keeps the parcels that have arrived so far; never waits.
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
         let process = &self.process;
-        let any = process.look(|shared| shared.keep_arrived(topology, cookie))?;
+        let (any, is_owed) = process.look(|shared| {
+            let any = shared.keep_arrived(topology, cookie)?;
+            Ok::<_, Error>((any, shared.listener.is_owed()))
+        })?;
+        self.is_owed = is_owed;
         if any {
             process.change(|_| ()); // others of this process may wait for them
         }
         Ok(())
+    }
+
+    /// Whether something may come that nothing announces.
+    pub fn is_owed(&self) -> bool {
+        self.is_owed
     }
 
     /// The inbox, of so many bytes, that each other endpoint of the node has given for `stream`.
@@ -248,7 +261,8 @@ impl NodeExchange {
     pub fn next_request(&mut self, about: &Talk<'_>) -> Result<Option<Request>> {
         // Whoever sleeps is woken by what comes, and whoever does not looks now and then.
         self.asked_since += 1;
-        if about.topology.has_agents() && self.asked_since.is_multiple_of(ROUNDS_PER_LOOK) {
+        let must_look = self.is_owed || self.asked_since.is_multiple_of(ROUNDS_PER_LOOK);
+        if about.topology.has_agents() && must_look {
             self.keep_arrived(about.topology, about.cookie)?;
         }
         let desk = &self.process.desk;
