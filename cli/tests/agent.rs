@@ -9,7 +9,7 @@ use std::thread;
 
 use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
-use trihop::transport::bootstrap::{Bootstrap, Launcher, Single};
+use trihop::transport::bootstrap::{Bootstrap, Launcher, Single, environment_rank};
 use trihop::transport::error::Result as TransportResult;
 use trihop::{Error, Job, Options, Rank, StreamOptions, Topology, agent, threaded};
 
@@ -30,6 +30,11 @@ const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
 
 fn is_rank() -> bool {
     std::env::var_os(ENV_ROLE).is_some()
+}
+
+/// Of this rank.
+fn number() -> u32 {
+    environment_rank().expect("it was started by a launcher")
 }
 
 /// Starts this test binary as each rank of a job with agents: there it runs the test again.
@@ -189,38 +194,54 @@ fn ranks_without_an_agent_say_so() {
     );
 }
 
-/// The agents of a job that is started, once its ranks exchange.
-fn busy(mut job: Launched) -> (Launched, Vec<u32>) {
-    until("all agents run", || job.children_with("agent").len() == 2);
-    let agents = job.children_with("agent");
-    job.wait_for_lines(4);
-    (job, agents)
+/// Says when it has joined, and what ends it.
+fn waits_for_the_end_of_its_agent() {
+    let ended = Job::start(Options::from_env().unwrap()).and_then(|job| {
+        job.barrier()?;
+        eprintln!("rank {} is ready", number());
+        (0..u64::MAX).try_for_each(|_| job.barrier())
+    });
+    eprintln!("rank {} ends: {}", number(), ended.unwrap_err());
+    std::process::exit(1);
 }
 
 #[test]
 fn a_job_whose_agent_is_killed_ends_with_an_error_that_names_it() {
-    // Ranks say that they have begun; what ends them is to be said by them before they are ended.
-    let rank = format!("trap '' TERM; echo begins; exec {TRIHOP} exchange --count 1000000000");
+    if is_rank() {
+        return waits_for_the_end_of_its_agent();
+    }
+    let test = "a_job_whose_agent_is_killed_ends_with_an_error_that_names_it";
+    let exe = std::env::current_exe().unwrap();
+    // What ends ranks is to be said by them before they are ended.
+    let rank = format!(
+        "trap '' TERM; exec {} {test} --exact --nocapture",
+        exe.display()
+    );
     let command = [
         "--seat", "agent", "-n", "4", "--nodes", "2", "--", "sh", "-c", &rank,
     ];
-    let (job, agents) = busy(Launched::trihop(command.map(str::to_owned)));
+    let mut command = Launched::command(command.map(str::to_owned));
+    command.env(ENV_ROLE, "rank");
+    let job = Launched::start(command);
+    until("all ranks are ready", || {
+        (0..4).all(|rank| job.has_said(&format!("rank {rank} is ready")))
+    });
+    let agents = job.children_with("agent");
     // SAFETY: a system call on integers; the launcher has not reaped it.
     assert_eq!(unsafe { libc::kill(agents[1] as i32, libc::SIGKILL) }, 0);
     let ended = job.wait();
-    assert_eq!(ended.status, 128 + libc::SIGKILL, "{}", ended.stderr);
-    let said = |text: &str| ended.stderr.contains(text);
+    let said = &ended.stderr;
+    assert_eq!(ended.status, 128 + libc::SIGKILL, "{said}");
     assert!(
-        said("the agent of node 1 was ended by SIGKILL"),
-        "{}",
-        ended.stderr
+        said.contains("the agent of node 1 was ended by SIGKILL"),
+        "{said}"
     );
     // Ranks of its node see its process; those of the other one hear that of its watch.
-    let here = "rank 2 has failed: the agent of its node has ended before the job did";
     let there = "rank 2 is gone: its process ended before the job did";
-    let early = "the agent @";
-    assert!(said(here) || said(early), "{}", ended.stderr);
-    assert!(said(here) && said(there) || said(early), "{}", ended.stderr);
+    let here = "rank 2 has failed: the agent of its node has ended before the job did";
+    for (rank, end) in (0..).zip([there, there, here, here]) {
+        assert!(said.contains(&format!("rank {rank} ends: {end}")), "{said}");
+    }
 }
 
 #[test]
