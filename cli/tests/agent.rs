@@ -253,6 +253,16 @@ fn agents_of_programs_that_join_no_job_end_with_them() {
     }
 }
 
+/// A rank that starts a job of its own does not hand on whose rank it is.
+#[test]
+fn jobs_that_ranks_start_are_not_their_agents() {
+    let inner = format!("{TRIHOP} run -n 2 --no-prefix -- {TRIHOP} exchange --count 100");
+    let ended = start(2, 1, &inner).wait();
+    has_ended_well(&ended, "a job in a job");
+    let reports = ended.stdout.matches("2 on 1 nodes").count();
+    assert_eq!(reports, 2, "{}", ended.stdout);
+}
+
 #[test]
 fn nodes_of_unequal_sizes_have_no_agents() {
     let ended = Launched::trihop(words("--seat agent --node-sizes 2,1 -- true")).wait();

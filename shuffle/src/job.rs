@@ -85,10 +85,9 @@ pub(crate) struct JobState {
 impl JobState {
     /// See [`crate::Job::abort`].
     pub fn abort(&mut self, status: i32, why: &str) -> bool {
-        self.bootstrap
-            .as_mut()
-            .map(|b| b.abort(status, why))
-            .is_some()
+        let asked = self.bootstrap.as_mut().map(|b| b.abort(status, why));
+        // A rank with an agent has no launcher that it could ask.
+        asked.is_some() && self.launcher != Launcher::Agent
     }
 
     pub fn now_ns(&self) -> u64 {

@@ -173,7 +173,10 @@ fn decode_options(bytes: &mut Bytes<'_>) -> Option<StreamOptions> {
         }
         all.set(&name, &bytes.text()?).ok()?;
     }
-    let count = bytes.word()?.min(bytes.0.len() as u64);
+    let count = bytes.word()?;
+    if count > bytes.0.len() as u64 / 8 {
+        return None;
+    }
     let words: Option<Vec<u64>> = (0..count).map(|_| bytes.word()).collect();
     let words = words?;
     if !words.is_empty() {
