@@ -96,14 +96,23 @@ impl NodeExchange {
         told.map(drop)
     }
 
-    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here: each
-    /// endpoint of this process may ask, and no other stream gets this number.
+    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here until
+    /// [`forget`](Self::forget): each endpoint of this process may ask.
     pub fn refused(&self, stream: u16) -> Option<EndpointId> {
         self.process.look(|shared| {
             let mut arrived = shared.arrived.iter();
             let refused = arrived.find(|((of, _), got)| *of == stream && got.is_empty());
             refused.map(|((_, end), _)| EndpointId(*end))
         })
+    }
+
+    /// Drops what has come for `stream`, or was handed over, once all of the node have tried to open
+    /// it.
+    pub fn forget(&self, stream: u16) {
+        self.process.look(|shared| {
+            shared.arrived.retain(|(of, _), _| *of != stream);
+            shared.inboxes.retain(|(of, _), _| *of != stream);
+        });
     }
 
     /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
