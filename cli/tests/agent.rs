@@ -286,7 +286,7 @@ fn opens_what_no_rank_can_open() -> trihop::Result<()> {
     assert!(matches!(error, Error::Config { .. }), "{error}");
     // Some ranks alone: what the agent was asked before is not what it opens.
     let some = StreamOptions {
-        run_bytes: 4096 * u32::from(job.rank().0 % 2 == 0),
+        run_bytes: if job.rank().0 % 2 == 0 { 4096 } else { 0 },
         ..StreamOptions::default()
     };
     let outcome = job.shuffle("refused by some").options(some).open();
