@@ -5,9 +5,13 @@ mod launched;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
+use trihop::transport::bootstrap::{Bootstrap, Launcher, Single, environment_rank};
+use trihop::transport::error::Result as TransportResult;
+use trihop::{Error, Job, Options, Rank, StreamOptions, Topology, agent, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -19,6 +23,28 @@ fn words(text: &str) -> Vec<String> {
 fn start(ranks: u32, nodes: u32, command: &str) -> Launched {
     let text = format!("--seat agent -n {ranks} --nodes {nodes} -- {command}");
     Launched::trihop(words(&text))
+}
+
+/// Says that this process is a rank of the test.
+const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
+
+fn is_rank() -> bool {
+    std::env::var_os(ENV_ROLE).is_some()
+}
+
+/// Of this rank.
+fn number() -> u32 {
+    environment_rank().expect("it was started by a launcher")
+}
+
+/// Starts this test binary as each rank of a job with agents: there it runs the test again.
+fn start_as_ranks(test: &str, ranks: u32, nodes: u32) -> Launched {
+    let exe = std::env::current_exe().unwrap();
+    let command = format!("{} {test} --exact --nocapture", exe.display());
+    let text = format!("--seat agent -n {ranks} --nodes {nodes} -- {command}");
+    let mut job = Launched::command(words(&text));
+    job.env(ENV_ROLE, "rank");
+    Launched::start(job)
 }
 
 fn has_ended_well(ended: &Ended, what: &str) {
@@ -168,38 +194,54 @@ fn ranks_without_an_agent_say_so() {
     );
 }
 
-/// The agents of a job that is started, once its ranks exchange.
-fn busy(mut job: Launched) -> (Launched, Vec<u32>) {
-    until("all agents run", || job.children_with("agent").len() == 2);
-    let agents = job.children_with("agent");
-    job.wait_for_lines(4);
-    (job, agents)
+/// Says when it has joined, and what ends it.
+fn waits_for_the_end_of_its_agent() {
+    let ended = Job::start(Options::from_env().unwrap()).and_then(|job| {
+        job.barrier()?;
+        eprintln!("rank {} is ready", number());
+        (0..u64::MAX).try_for_each(|_| job.barrier())
+    });
+    eprintln!("rank {} ends: {}", number(), ended.unwrap_err());
+    std::process::exit(1);
 }
 
 #[test]
 fn a_job_whose_agent_is_killed_ends_with_an_error_that_names_it() {
-    // Ranks say that they have begun; what ends them is to be said by them before they are ended.
-    let rank = format!("trap '' TERM; echo begins; exec {TRIHOP} exchange --count 1000000000");
+    if is_rank() {
+        return waits_for_the_end_of_its_agent();
+    }
+    let test = "a_job_whose_agent_is_killed_ends_with_an_error_that_names_it";
+    let exe = std::env::current_exe().unwrap();
+    // What ends ranks is to be said by them before they are ended.
+    let rank = format!(
+        "trap '' TERM; exec {} {test} --exact --nocapture",
+        exe.display()
+    );
     let command = [
         "--seat", "agent", "-n", "4", "--nodes", "2", "--", "sh", "-c", &rank,
     ];
-    let (job, agents) = busy(Launched::trihop(command.map(str::to_owned)));
+    let mut command = Launched::command(command.map(str::to_owned));
+    command.env(ENV_ROLE, "rank");
+    let job = Launched::start(command);
+    until("all ranks are ready", || {
+        (0..4).all(|rank| job.has_said(&format!("rank {rank} is ready")))
+    });
+    let agents = job.children_with("agent");
     // SAFETY: a system call on integers; the launcher has not reaped it.
     assert_eq!(unsafe { libc::kill(agents[1] as i32, libc::SIGKILL) }, 0);
     let ended = job.wait();
-    assert_eq!(ended.status, 128 + libc::SIGKILL, "{}", ended.stderr);
-    let said = |text: &str| ended.stderr.contains(text);
+    let said = &ended.stderr;
+    assert_eq!(ended.status, 128 + libc::SIGKILL, "{said}");
     assert!(
-        said("the agent of node 1 was ended by SIGKILL"),
-        "{}",
-        ended.stderr
+        said.contains("the agent of node 1 was ended by SIGKILL"),
+        "{said}"
     );
     // Ranks of its node see its process; those of the other one hear that of its watch.
-    let here = "rank 2 has failed: the agent of its node has ended before the job did";
     let there = "rank 2 is gone: its process ended before the job did";
-    let early = "the agent @";
-    assert!(said(here) || said(early), "{}", ended.stderr);
-    assert!(said(here) && said(there) || said(early), "{}", ended.stderr);
+    let here = "rank 2 has failed: the agent of its node has ended before the job did";
+    for (rank, end) in (0..).zip([there, there, here, here]) {
+        assert!(said.contains(&format!("rank {rank} ends: {end}")), "{said}");
+    }
 }
 
 #[test]
@@ -230,4 +272,167 @@ fn nodes_of_unequal_sizes_have_no_agents() {
         "{}",
         ended.stderr
     );
+}
+
+/// The options cannot be told to the agent: no value of a table of theirs is out of range.
+fn opens_what_no_rank_can_open() -> trihop::Result<()> {
+    let job = Job::start(Options::from_env()?)?;
+    let refused = StreamOptions {
+        run_bytes: 0,
+        ..StreamOptions::default()
+    };
+    let outcome = job.shuffle("refused").options(refused).open();
+    let error = outcome.err().expect("a run has bytes");
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+    // Some ranks alone: what the agent was asked before is not what it opens.
+    let some = StreamOptions {
+        run_bytes: if job.rank().0 % 2 == 0 { 4096 } else { 0 },
+        ..StreamOptions::default()
+    };
+    let outcome = job.shuffle("refused by some").options(some).open();
+    assert!(outcome.is_err());
+    job.shuffle("opened").open()?.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn options_out_of_range_are_refused_at_once() {
+    if is_rank() {
+        return opens_what_no_rank_can_open().unwrap();
+    }
+    let ended = start_as_ranks("options_out_of_range_are_refused_at_once", 4, 2).wait();
+    has_ended_well(&ended, "options out of range");
+}
+
+/// Each rank may say to its agent that a stream is closed before or after it asks for the next one.
+fn opens_and_closes_side_by_side() -> trihop::Result<()> {
+    let job = threaded::Job::start(Options::from_env()?)?;
+    for turn in 0..40 {
+        let closed = job.shuffle("closed").open()?;
+        let opened = thread::scope(|scope| {
+            let closing = scope.spawn(|| closed.shutdown());
+            if (job.rank().0 + turn) % 2 == 0 {
+                thread::yield_now();
+            }
+            let opened = job.shuffle("opened").open();
+            closing.join().unwrap()?;
+            opened
+        })?;
+        opened.shutdown()?;
+    }
+    job.shutdown()
+}
+
+#[test]
+fn a_thread_may_close_a_stream_while_another_one_opens_one() {
+    if is_rank() {
+        return opens_and_closes_side_by_side().unwrap();
+    }
+    let test = "a_thread_may_close_a_stream_while_another_one_opens_one";
+    has_ended_well(&start_as_ranks(test, 4, 2).wait(), test);
+}
+
+/// A launcher after whose last word its process ends.
+struct LastWord(Single);
+
+impl Bootstrap for LastWord {
+    fn launcher(&self) -> Launcher {
+        self.0.launcher()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.0.topology()
+    }
+
+    fn value_limit(&self) -> usize {
+        self.0.value_limit()
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> TransportResult<()> {
+        self.0.put(key, value)
+    }
+
+    fn fence(&mut self) -> TransportResult<()> {
+        self.0.fence()
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> TransportResult<Option<Vec<u8>>> {
+        self.0.get(from, key)
+    }
+
+    fn abort(&mut self, status: i32, why: &str) {
+        self.0.abort(status, why);
+    }
+
+    fn finalize(&mut self) -> TransportResult<()> {
+        std::process::exit(0)
+    }
+}
+
+/// All have arrived, and it has not told its ranks.
+#[test]
+fn an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting() {
+    let test = "an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting";
+    if is_rank() {
+        let name = std::env::var(ENV_ROLE).unwrap();
+        let options = Options {
+            loopback: true,
+            ..Options::default()
+        };
+        let launcher = LastWord(Single::new().unwrap());
+        agent::serve_with(options, Box::new(launcher), &name, 2, || ()).unwrap();
+        panic!("its launcher ends it before");
+    }
+    let name = format!("trihop-test-last-word-{}", std::process::id());
+    let mut agent = Command::new(std::env::current_exe().unwrap());
+    agent.args([test, "--exact", "--nocapture"]);
+    agent.env(ENV_ROLE, &name);
+    let agent = Launched::start(agent);
+    let rank = || {
+        let mut rank = Command::new(TRIHOP);
+        rank.args(["exchange", "--count", "1000"]);
+        rank.env("TRIHOP_AGENT", &name).env("TRIHOP_LOOPBACK", "1");
+        Launched::start(rank)
+    };
+    for rank in [rank(), rank()] {
+        has_ended_well(&rank.wait(), "a rank whose agent is gone");
+    }
+    agent.wait().succeeded();
+}
+
+/// Its agent hears of its error before its process ends, and ends first.
+fn fails_and_ends_after_its_agent() -> trihop::Result<()> {
+    let job = threaded::Job::start(Options::from_env()?)?;
+    let failing = job.shuffle("failing").handler(|_, _| panic!("on purpose"));
+    let failing = failing.open()?;
+    failing.send(Rank(0), 0, b"")?;
+    assert!(failing.fence().is_err());
+    let launcher = rustix::process::getppid().unwrap();
+    until("the agent ends", || running_agents(launcher) == 0);
+    std::process::exit(7);
+}
+
+/// Children of the launcher that are agents.
+fn running_agents(launcher: rustix::process::Pid) -> usize {
+    let id = launcher.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let children = children.unwrap_or_default();
+    let is_agent = |id: &&str| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"agent".as_slice())
+    };
+    children.split_whitespace().filter(is_agent).count()
+}
+
+#[test]
+fn a_rank_that_fails_is_the_cause_though_its_agent_ends_first() {
+    if is_rank() {
+        return fails_and_ends_after_its_agent().unwrap();
+    }
+    let test = "a_rank_that_fails_is_the_cause_though_its_agent_ends_first";
+    let ended = start_as_ranks(test, 1, 1).wait();
+    let said = &ended.stderr;
+    assert_eq!(ended.status, 7, "{said}");
+    assert!(said.contains("rank 0 exited with status 7"), "{said}");
+    assert!(!said.contains("the agent of node 0"), "{said}");
 }

@@ -203,23 +203,29 @@ impl JobState {
     /// Makes a request of the relay of this rank, where there is one: its number.
     ///
     /// # Errors
-    /// The relay is a process, which is gone.
+    /// The relay is a process, which cannot be reached. That ends the job: the requests that follow
+    /// would be taken for others.
     pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
         if !topology.has_relays() || topology.is_relay() {
             return Ok(None);
         }
         let asked = self.node.ask(&talk(&self.engine, &self.options), request);
-        self.explained(asked).map(Some)
+        let asked = self.explained(asked).map(Some);
+        asked.map_err(|error| self.fail(error))
     }
 
-    /// What the relay has answered, once it has.
+    /// What the relay has answered, once it has. An agent that is gone once the job is over has
+    /// said by that that all have arrived.
     ///
     /// # Errors
     /// What has kept it from that.
     pub fn relays_answer(&mut self, number: u64) -> Result<Option<Answer>> {
         let talk = talk(&self.engine, &self.options);
-        self.node.answer(&talk, number)
+        // Looked at first: it may have answered before it went.
+        let is_gone = self.lives.is_over() && self.node.has_lost_agent(talk.topology);
+        let answer = self.node.answer(&talk, number)?;
+        Ok(answer.or_else(|| is_gone.then_some(Answer::Arrived(Ok(())))))
     }
 
     /// As a relay: the next request of its ranks, once it is there.
@@ -262,7 +268,8 @@ impl JobState {
         self.show_before_sleep();
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
-        timed || blind || self.timed_waits > 0 || self.fencing || self.has_pending_news()
+        let owed = self.node.is_owed();
+        timed || blind || owed || self.timed_waits > 0 || self.fencing || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.

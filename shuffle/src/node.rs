@@ -29,10 +29,13 @@ pub(crate) struct NodeExchange {
     seen: Seen,
     /// What it had seen when it last looked for a request and found none.
     idle_since: Option<Seen>,
-    /// Requests of its relay that this rank has made, or that this relay has answered.
+    /// Counted requests of its relay that this rank has made, or that this relay has taken.
     requests: u64,
     /// How often this relay has looked for one.
     asked_since: u64,
+    /// Another process had connected and not spoken when this endpoint last looked: nothing
+    /// announces what it says.
+    is_owed: bool,
     /// Lives of the node's other processes, by the first endpoint of each; of the host alone.
     pub watches: Vec<(EndpointId, ProcessWatch)>,
 }
@@ -46,6 +49,7 @@ impl NodeExchange {
             idle_since: None,
             requests: 0,
             asked_since: 0,
+            is_owed: false,
             watches,
         }
     }
@@ -92,14 +96,23 @@ impl NodeExchange {
         told.map(drop)
     }
 
-    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here: each
-    /// endpoint of this process may ask, and no other stream gets this number.
+    /// An endpoint that has no inbox for `stream`, if one has said so. That stays here until
+    /// [`forget`](Self::forget): each endpoint of this process may ask.
     pub fn refused(&self, stream: u16) -> Option<EndpointId> {
         self.process.look(|shared| {
             let mut arrived = shared.arrived.iter();
             let refused = arrived.find(|((of, _), got)| *of == stream && got.is_empty());
             refused.map(|((_, end), _)| EndpointId(*end))
         })
+    }
+
+    /// Drops what has come for `stream`, or was handed over, once all of the node have tried to open
+    /// it.
+    pub fn forget(&self, stream: u16) {
+        self.process.look(|shared| {
+            shared.arrived.retain(|(of, _), _| *of != stream);
+            shared.inboxes.retain(|(of, _), _| *of != stream);
+        });
     }
 
     /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
@@ -113,11 +126,20 @@ impl NodeExchange {
     /// Keeps the parcels that have arrived so far; never waits.
     pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<()> {
         let process = &self.process;
-        let any = process.look(|shared| shared.keep_arrived(topology, cookie))?;
+        let (any, is_owed) = process.look(|shared| {
+            let any = shared.keep_arrived(topology, cookie)?;
+            Ok::<_, Error>((any, shared.listener.is_owed()))
+        })?;
+        self.is_owed = is_owed;
         if any {
             process.change(|_| ()); // others of this process may wait for them
         }
         Ok(())
+    }
+
+    /// Whether something may come that nothing announces.
+    pub fn is_owed(&self) -> bool {
+        self.is_owed
     }
 
     /// The inbox, of so many bytes, that each other endpoint of the node has given for `stream`.
@@ -193,19 +215,20 @@ impl NodeExchange {
 /// What the ranks of a process ask of its relay, and what it answers.
 impl NodeExchange {
     /// Asks the relay, as all its ranks do in the same order: the first of them to come so far says
-    /// what. The number of the request.
+    /// what. The number of the request, where it is counted.
     ///
     /// # Errors
     /// The agent, where that is the relay, is gone.
     pub fn ask(&mut self, about: &Talk<'_>, request: Request) -> Result<u64> {
         let number = self.requests;
-        self.requests += 1;
+        self.requests += u64::from(request.is_counted());
         if about.topology.has_agents() {
             let agent = about.topology.relay_of(about.topology.process());
             self.say(about, agent, &Said::Request(number, request))?;
         } else {
+            let ranks = about.topology.ranks_per_process();
             self.process
-                .change(|shared| shared.requests.ask(number, request));
+                .change(|shared| shared.requests.ask(number, request, ranks));
         }
         Ok(number)
     }
@@ -227,6 +250,18 @@ impl NodeExchange {
         self.process.desk.look(&mut self.seen, look)
     }
 
+    /// Whether the agent of this rank is a process that has ended.
+    pub fn has_lost_agent(&self, topology: &Topology) -> bool {
+        if !topology.has_agents() {
+            return false;
+        }
+        let agent = topology.relay_of(topology.process());
+        let mut watches = self.watches.iter();
+        // Those of processes that have ended properly are dropped.
+        let watch = watches.find(|(end, _)| *end == agent);
+        watch.is_none_or(|(_, watch)| watch.has_ended())
+    }
+
     /// The next request of a relay's ranks, once it is there; one that all have to make, once they
     /// have.
     ///
@@ -235,7 +270,8 @@ impl NodeExchange {
     pub fn next_request(&mut self, about: &Talk<'_>) -> Result<Option<Request>> {
         // Whoever sleeps is woken by what comes, and whoever does not looks now and then.
         self.asked_since += 1;
-        if about.topology.has_agents() && self.asked_since.is_multiple_of(ROUNDS_PER_LOOK) {
+        let must_look = self.is_owed || self.asked_since.is_multiple_of(ROUNDS_PER_LOOK);
+        if about.topology.has_agents() && must_look {
             self.keep_arrived(about.topology, about.cookie)?;
         }
         let desk = &self.process.desk;
@@ -245,7 +281,7 @@ impl NodeExchange {
         let (number, ranks) = (self.requests, about.topology.ranks_per_process());
         let look = |shared: &mut Shared| shared.requests.next(number, ranks);
         let next = desk.look(&mut self.seen, look)?;
-        self.requests += u64::from(next.is_some());
+        self.requests += u64::from(next.as_ref().is_some_and(Request::is_counted));
         self.idle_since = next.is_none().then_some(self.seen);
         Ok(next)
     }

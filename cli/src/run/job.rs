@@ -72,6 +72,8 @@ struct Job {
     progress: Progress,
     /// Exit status of the first failure, once there is one.
     failure: Option<i32>,
+    /// An agent has failed before its ranks have ended.
+    agent_failure: Option<AgentFailure>,
     time_limit: Option<Instant>,
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
@@ -79,6 +81,14 @@ struct Job {
     signalled: bool,
     /// Keeps the namespaces until the last rank has ended.
     networks: Option<Networks>,
+}
+
+/// An agent that exits by itself may do so because of a rank, which says why and exits after it.
+/// Where no rank does in time, it is the agent that has failed.
+struct AgentFailure {
+    status: i32,
+    text: Option<String>,
+    counts_at: Instant,
 }
 
 impl Drop for Job {
@@ -136,6 +146,7 @@ impl Job {
             agents,
             agents_released: false,
             failure: None,
+            agent_failure: None,
             kill_at: None,
             killed: false,
             signalled: false,
@@ -265,7 +276,9 @@ impl Job {
     fn time_left(&self) -> Option<Duration> {
         let kill_at = self.kill_at.filter(|_| !self.killed);
         let limit = self.time_limit.filter(|_| self.failure.is_none());
-        let next = [kill_at, limit].into_iter().flatten().min()?;
+        let agent = self.agent_failure.as_ref().map(|agent| agent.counts_at);
+        let agent = agent.filter(|_| self.failure.is_none());
+        let next = [kill_at, limit, agent].into_iter().flatten().min()?;
         // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
         // it returns.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
@@ -373,7 +386,11 @@ impl Job {
             if !status.success() && !was_released {
                 let text = format!("{} {}", self.name_of(rank), how(status));
                 let is_said = self.spec.says_why && status.code().is_some();
-                self.end(status_of(status), Some(&*text).filter(|_| !is_said));
+                let text = Some(text).filter(|_| !is_said);
+                match rank >= self.ranks && status.code().is_some() {
+                    true => self.note_agent_failure(status_of(status), text),
+                    false => self.end(status_of(status), text.as_deref()),
+                }
             }
         }
         self.apply(effects);
@@ -384,12 +401,30 @@ impl Job {
         Ok(())
     }
 
+    /// Ranks are given as long to say why as to end when they are asked to.
+    fn note_agent_failure(&mut self, status: i32, text: Option<String>) {
+        let counts_at = Instant::now() + self.spec.grace;
+        self.agent_failure.get_or_insert(AgentFailure {
+            status,
+            text,
+            counts_at,
+        });
+    }
+
+    /// No rank has failed: an agent has.
+    fn end_by_agent(&mut self) {
+        if let Some(agent) = self.agent_failure.take() {
+            self.end(agent.status, agent.text.as_deref());
+        }
+    }
+
     /// Ranks that have not joined a job, or not ended it, leave agents behind.
     fn release_agents(&mut self) {
-        let (ranks, agents) = self.processes.split_at(self.ranks);
-        if self.agents_released || ranks.iter().any(Process::is_running) {
+        if self.agents_released || self.processes[..self.ranks].iter().any(Process::is_running) {
             return;
         }
+        self.end_by_agent();
+        let agents = &self.processes[self.ranks..];
         self.agents_released = true;
         for agent in agents {
             agent.signal(Signal::TERM);
@@ -467,6 +502,10 @@ impl Job {
                 ranges(running)
             );
             self.fail(STATUS_TIMEOUT, &text);
+        }
+        let agent = self.agent_failure.as_ref();
+        if agent.is_some_and(|agent| now >= agent.counts_at) {
+            self.end_by_agent();
         }
         if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
             self.kill();

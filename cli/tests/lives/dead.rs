@@ -71,7 +71,7 @@ fn ranks_that_only_receive_hear_of_a_death_on_any_node() {
 #[test]
 fn a_rank_that_dies_while_others_open_a_stream_is_named() {
     let test = "dead::a_rank_that_dies_while_others_open_a_stream_is_named";
-    kill_each(test, "2,1", &SeatKind::ALL, |seat| {
+    kill_each(test, "2,2", &SeatKind::WITH_RELAYS, |seat| {
         seat.barrier()?;
         say("ready");
         if number() == victim() {

@@ -1,5 +1,6 @@
 //! Kills at random moments: start-up, opening of streams, sending, long records, fences, shutdown.
-//! Ranks are in Rust and in C (`tests/lives/phases.c`), by turns, both inline and with threads.
+//! Ranks are in Rust and in C (`tests/lives/phases.c`), by turns, inline, with threads, and
+//! inline with agents.
 //!
 //! `TRIHOP_KILLS=N` says how many, `TRIHOP_SEED=N` which ones. A survivor names the rank that was
 //! killed. Two things else are allowed: a survivor that has not joined yet may have its error from
@@ -23,7 +24,9 @@ const QUICK: u64 = 12;
 /// What ranks say when they come to it; a kill follows one of these after a random time.
 const PHASES: [&str; 6] = ["begins", "opens", "sends", "long", "fences", "ends"];
 
-const SHAPES: [&str; 5] = ["2,2", "1,1,1", "3,1", "1,2,2", "4"];
+/// Those with agents have equally many ranks on each node.
+const SHAPES: [&str; 5] = ["2,2", "1,1,1", "4", "3,1", "1,2,2"];
+const EQUAL_SHAPES: u64 = 3;
 
 /// Longest time from a rank's word to its death.
 const DELAY_US: u64 = 30_000;
@@ -96,7 +99,8 @@ impl Kind {
             programs.push(Some(in_c));
         }
         let seats = |program: Option<PathBuf>| {
-            SeatKind::ALL.map(|seat| Self {
+            let seats = [SeatKind::Inline, SeatKind::Threaded, SeatKind::Agent];
+            seats.map(|seat| Self {
                 seat,
                 program: program.clone(),
             })
@@ -121,7 +125,11 @@ impl Kind {
 
 /// One kill; how long it took the last survivor to name the dead, unless the job was over before.
 fn kill(test: &str, kind: &Kind, random: &mut Random) -> (String, Option<Duration>) {
-    let node_sizes = SHAPES[random.below(SHAPES.len() as u64) as usize];
+    let shapes = match kind.seat {
+        SeatKind::Agent => EQUAL_SHAPES,
+        _ => SHAPES.len() as u64,
+    };
+    let node_sizes = SHAPES[random.below(shapes) as usize];
     let size: u32 = node_sizes
         .split(',')
         .map(|n| n.parse::<u32>().unwrap())

@@ -268,7 +268,12 @@ impl<'a> Spec<'a> {
         match self.program {
             Some(program) => {
                 command.arg(program);
-                command.arg(format!("{:?}", self.seat).to_lowercase());
+                // A rank with an agent is a process as any other.
+                let seat = match self.seat {
+                    SeatKind::Agent => SeatKind::Inline,
+                    seat => seat,
+                };
+                command.arg(format!("{seat:?}").to_lowercase());
             }
             None => {
                 command.arg(std::env::current_exe().unwrap());

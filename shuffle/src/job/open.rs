@@ -137,6 +137,14 @@ impl JobState {
         Ok(missing.is_empty())
     }
 
+    /// Keeps nothing of what endpoints of the node have given for a stream that not all could open.
+    pub fn forget_inboxes(&mut self, id: u16) -> Result<()> {
+        let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
+        self.node.keep_arrived(topology, cookie)?;
+        self.node.forget(id);
+        Ok(())
+    }
+
     /// Attaches the inboxes that have arrived.
     pub fn attach(
         &mut self,

@@ -341,16 +341,37 @@ impl Shared {
         }
     }
 
-    /// What a rank has said to its agent, or the agent to a rank; anything else is dropped.
+    /// What a rank has said to its agent, or the agent to a rank; what others say is dropped. Where
+    /// it cannot be read, or a request is missing, a rank would wait for an answer for ever.
     fn hear(&mut self, topology: &Topology, end: EndpointId, bytes: &[u8]) {
         let is_between = topology.has_agents()
             && topology.process_of(end) == topology.process()
             && topology.is_relay() != (end.0 >= topology.size());
-        match Said::decode(bytes).filter(|_| is_between) {
-            Some(Said::Request(number, request)) => self.requests.ask(number, request),
-            Some(Said::Answer(number, answer)) => drop(self.answers.insert(number, answer)),
-            Some(Said::GivenUp(error)) => self.requests.give_up(error),
-            None => {}
+        if !is_between {
+            return;
+        }
+        let is_heard = match Said::decode(bytes) {
+            Some(Said::Request(number, request)) => {
+                let ranks = topology.ranks_per_process();
+                self.requests.ask(number, request, ranks)
+            }
+            Some(Said::Answer(number, answer)) => {
+                self.answers.insert(number, answer);
+                true
+            }
+            Some(Said::GivenUp(error)) => {
+                self.requests.give_up(error);
+                true
+            }
+            None => false,
+        };
+        if !is_heard {
+            let why = match topology.is_relay() {
+                true => "what it said to its agent cannot be read, or is not all that it asked",
+                false => "what the agent of its node said cannot be read",
+            };
+            let error = Error::bad_peer(topology.rank_of(end).0, why);
+            self.requests.give_up(error);
         }
     }
 

@@ -2,10 +2,11 @@
 //! and speaks with the launcher for them.
 //!
 //! All ranks of a process make the same requests in the same order, since the calls behind them are
-//! collective. So a request has a number, which each rank counts by itself, and is made once for
-//! all.
+//! collective and each rank makes them one at a time. So a request has a number, which each rank
+//! counts by itself, and is made once for all. To close a stream has no number: a thread may do that
+//! while another one opens a stream, and on each rank it may come before that or behind.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
@@ -28,7 +29,8 @@ pub(crate) enum Request {
     Forget,
     /// To give up the stream that it has opened: not all have.
     GiveUp,
-    /// To close the stream with this number, which all ranks have closed.
+    /// To close the stream with this number, which all ranks have closed. The request itself has
+    /// no number.
     Retire(u16),
     /// To wait for all ranks of the job at the launcher, once all of this process ask for it:
     /// [`Answer::Arrived`]. `alone`: the launcher cannot be asked, and all have arrived.
@@ -61,6 +63,11 @@ impl Request {
         matches!(self, Self::Arrive { .. })
     }
 
+    /// Whether it has a number.
+    pub fn is_counted(&self) -> bool {
+        !matches!(self, Self::Retire(_))
+    }
+
     /// Whether it is answered.
     fn is_answered(&self) -> bool {
         matches!(
@@ -76,6 +83,10 @@ pub(super) struct Requests {
     /// Number of the first of them.
     first: u64,
     list: VecDeque<Entry>,
+    /// Streams to be closed, before anything else is done.
+    retired: VecDeque<u16>,
+    /// How many ranks have said so of a stream, while not all have.
+    retired_by: HashMap<u16, u32>,
     /// What keeps an endpoint of this process from going on.
     failure: Option<Error>,
 }
@@ -96,9 +107,15 @@ impl Requests {
         self.list.get_mut(usize::try_from(place).ok()?)
     }
 
-    /// A rank makes its request `number`.
-    pub fn ask(&mut self, number: u64, request: Request) {
-        if number == self.first + self.list.len() as u64 {
+    /// One of `ranks` makes its request, which has this number if it is counted; false where one
+    /// before it is missing.
+    pub fn ask(&mut self, number: u64, request: Request, ranks: u32) -> bool {
+        if let Request::Retire(stream) = request {
+            self.retire(stream, ranks);
+            return true;
+        }
+        let next = self.first + self.list.len() as u64;
+        if number == next {
             self.list.push_back(Entry {
                 request,
                 asked: 0,
@@ -110,6 +127,20 @@ impl Requests {
         // One that is over has been made by all who take part in it.
         if let Some(entry) = self.entry(number) {
             entry.asked += 1;
+        }
+        number <= next
+    }
+
+    /// The first rank to say that a stream is closed has it closed. Its number is given to another
+    /// stream only once all have said so.
+    fn retire(&mut self, stream: u16, ranks: u32) {
+        let by = self.retired_by.entry(stream).or_insert(0);
+        *by += 1;
+        if *by == 1 {
+            self.retired.push_back(stream);
+        }
+        if *by == ranks {
+            self.retired_by.remove(&stream);
         }
     }
 
@@ -129,10 +160,13 @@ impl Requests {
         Ok(Some(answer))
     }
 
-    /// Request `number`, for the relay of so many ranks.
+    /// The next request, which is `number` if it is counted, for the relay of so many ranks.
     pub fn next(&mut self, number: u64, ranks: u32) -> Result<Option<Request>> {
         if let Some(error) = &self.failure {
             return Err(error.clone());
+        }
+        if let Some(stream) = self.retired.pop_front() {
+            return Ok(Some(Request::Retire(stream)));
         }
         let Some(entry) = self.entry(number) else {
             return Ok(None);
@@ -203,15 +237,15 @@ mod tests {
     fn a_request_is_made_once_for_all_ranks_and_answered_to_each() {
         let mut requests = Requests::default();
         assert_eq!(name(requests.next(0, 2).unwrap()), None);
-        requests.ask(0, begin("a"));
+        requests.ask(0, begin("a"), 2);
         assert_eq!(name(requests.next(0, 2).unwrap()), Some("a".into()));
         assert!(requests.answer(0, 2).unwrap().is_none());
         requests.reply(0, Answer::Begun(Ok((7, None))));
         assert!(requests.answer(0, 2).unwrap().is_some());
         // The first rank goes ahead; the second one has not asked yet.
-        requests.ask(1, Request::Retire(3));
-        assert_eq!(name(requests.next(1, 2).unwrap()), Some("Retire(3)".into()));
-        requests.ask(0, begin("a"));
+        requests.ask(1, Request::Forget, 2);
+        assert_eq!(name(requests.next(1, 2).unwrap()), Some("Forget".into()));
+        requests.ask(0, begin("a"), 2);
         assert_eq!(
             name(requests.next(2, 2).unwrap()),
             None,
@@ -219,10 +253,35 @@ mod tests {
         );
         assert!(requests.answer(0, 2).unwrap().is_some());
         assert_eq!(requests.list.len(), 1, "the first one is over");
-        requests.ask(1, Request::Retire(3));
-        requests.ask(2, begin("b"));
+        requests.ask(1, Request::Forget, 2);
+        requests.ask(2, begin("b"), 2);
         assert_eq!(name(requests.next(2, 2).unwrap()), Some("b".into()));
         assert_eq!((requests.first, requests.list.len()), (2, 1));
+    }
+
+    #[test]
+    fn a_stream_is_closed_once_whenever_the_ranks_say_so() {
+        let mut requests = Requests::default();
+        // One rank closes a stream before it opens the next one, the other one behind.
+        requests.ask(0, Request::Retire(3), 2);
+        requests.ask(0, begin("a"), 2);
+        requests.ask(0, begin("a"), 2);
+        assert_eq!(name(requests.next(0, 2).unwrap()), Some("Retire(3)".into()));
+        assert_eq!(name(requests.next(0, 2).unwrap()), Some("a".into()));
+        requests.ask(1, Request::Retire(3), 2);
+        assert_eq!(name(requests.next(1, 2).unwrap()), None, "it is closed");
+        // Another stream with its number.
+        requests.ask(1, Request::Retire(3), 2);
+        assert_eq!(name(requests.next(1, 2).unwrap()), Some("Retire(3)".into()));
+    }
+
+    #[test]
+    fn a_request_that_is_missing_is_noticed() {
+        let mut requests = Requests::default();
+        assert!(requests.ask(0, begin("a"), 1));
+        assert!(!requests.ask(2, begin("c"), 1));
+        assert!(requests.next(1, 1).unwrap().is_none(), "it is not there");
+        assert!(requests.ask(1, begin("b"), 1));
     }
 
     #[test]
@@ -233,7 +292,7 @@ mod tests {
                 requests.next(0, 3).unwrap().is_none(),
                 "{rank} have arrived"
             );
-            requests.ask(0, Request::Arrive { alone: false });
+            requests.ask(0, Request::Arrive { alone: false }, 3);
         }
         assert!(requests.next(0, 3).unwrap().is_some());
     }
@@ -241,8 +300,8 @@ mod tests {
     #[test]
     fn what_has_ended_the_relay_is_told_to_who_waits_for_its_answers() {
         let mut requests = Requests::default();
-        requests.ask(0, begin("a"));
-        requests.ask(1, begin("b"));
+        requests.ask(0, begin("a"), 2);
+        requests.ask(1, begin("b"), 2);
         requests.reply(0, Answer::Begun(Ok((7, None))));
         requests.give_up(Error::config("a", "first"));
         requests.give_up(Error::config("a", "second"));

@@ -30,7 +30,11 @@ impl JobRoute {
     /// the job has some.
     pub fn new(name: RouteName, topology: &Topology) -> Result<Self> {
         if topology.has_relays() && !matches!(name, RouteName::ThreeHop(_)) {
-            let why = format!("mini-ranks reach other nodes by `three-hop` alone, not by `{name}`");
+            let ranks = match topology.has_agents() {
+                true => "ranks with an agent",
+                false => "mini-ranks",
+            };
+            let why = format!("{ranks} reach other nodes by `three-hop` alone, not by `{name}`");
             return Err(Error::config("route", why));
         }
         let name = name.for_job(&topology.processes());

@@ -33,8 +33,13 @@ pub(crate) fn open(
         Ok((_, Begun::Again(id, _))) => Some(*id),
         _ => None,
     };
-    // The relay of this process, where there is one, has to open it too.
-    let at_relay = begin_at_relay(seat, name, options, item_bytes, again);
+    // The relay of this process, where there is one, has to open it too. All its ranks ask it; one
+    // that cannot open the stream asks for what any relay can, and makes it forget that below.
+    let default = StreamOptions::default();
+    let at_relay = match &begun {
+        Ok(_) => begin_at_relay(seat, name, options, item_bytes, again),
+        Err(_) => begin_at_relay(seat, name, &default, 0, None),
+    };
     let begun = begun.and_then(|begun| at_relay.clone().map(|_| begun));
     let at_relay = at_relay.ok().flatten();
     // Whether all ranks mean the same stream is agreed before anything of it is shared. A rank that
@@ -77,7 +82,10 @@ pub(crate) fn open(
         _ => Way::New { receives: least[4] },
     };
     let asked = tell_relay(seat, Request::Open(way))?;
-    let opened = open_by(seat, begun, way, sink);
+    let number = number_for(seat, way);
+    let opened = number
+        .clone()
+        .and_then(|number| open_by(seat, begun, number, sink));
     // This one does not wait for it before: they exchange their inboxes.
     let at_relay = relay::answer(seat, what, asked)?;
     let opened = match (opened, at_relay) {
@@ -92,6 +100,7 @@ pub(crate) fn open(
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
     if !all_open {
         tell_relay(seat, Request::GiveUp)?;
+        forget_inboxes(seat, number)?;
     }
     let id = opened?;
     if !all_open {
@@ -146,23 +155,56 @@ fn tell_relay(seat: &impl Seating, request: Request) -> Result<Option<u64>> {
     seat.with("opening a stream", |job| job.ask_relay(request))
 }
 
-/// Opens the stream that was begun, in the way that all have agreed on.
-pub(super) fn open_by(seat: &impl Seating, begun: Begun, way: Way, sink: Sink) -> Result<StreamId> {
-    match (begun, way) {
-        (Begun::Again(id, plan), Way::Again(_)) => {
+/// The number of a new stream, and what any endpoint takes more at least; `None` where it takes the
+/// place of a closed one.
+pub(super) fn number_for(seat: &impl Seating, way: Way) -> Result<Option<(u16, usize)>> {
+    match way {
+        Way::Again(_) => Ok(None),
+        Way::New { receives } => {
+            let number = seat.with("opening a stream", |job| job.engine.take_number())?;
+            Ok(Some((number, receives as usize)))
+        }
+    }
+}
+
+/// Opens the stream that was begun, in the way that all have agreed on: see [`number_for`].
+pub(super) fn open_by(
+    seat: &impl Seating,
+    begun: Begun,
+    number: Option<(u16, usize)>,
+    sink: Sink,
+) -> Result<StreamId> {
+    match (begun, number) {
+        (Begun::Again(id, plan), None) => {
             seat.with("opening a stream", |job| job.engine.reopen(id, plan, sink))
         }
-        (begun, Way::New { receives }) => connect_new(seat, begun, receives as usize, sink),
-        (Begun::New(_), Way::Again(_)) => {
+        (begun, Some((number, receives))) => connect_new(seat, begun, number, receives, sink),
+        (Begun::New(_), None) => {
             let why = "the relay of the process has no such closed stream";
             Err(Error::mismatch("(closed)", why))
         }
     }
 }
 
-fn connect_new(seat: &impl Seating, begun: Begun, receives: usize, sink: Sink) -> Result<StreamId> {
+/// Not all have opened a stream, and all have tried: nobody takes the inboxes that came for it.
+pub(super) fn forget_inboxes(
+    seat: &impl Seating,
+    number: Result<Option<(u16, usize)>>,
+) -> Result<()> {
+    match number {
+        Ok(Some((number, _))) => seat.with("opening a stream", |job| job.forget_inboxes(number)),
+        _ => Ok(()),
+    }
+}
+
+fn connect_new(
+    seat: &impl Seating,
+    begun: Begun,
+    number: u16,
+    receives: usize,
+    sink: Sink,
+) -> Result<StreamId> {
     let what = "opening a stream";
-    let number = seat.with(what, |job| job.engine.take_number())?;
     let prepared = seat.with(what, |job| match begun {
         Begun::New(prepared) => Ok(prepared),
         Begun::Again(_, plan) => {

@@ -11,7 +11,7 @@ use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::sync::{Flag, thread};
 
 use super::end::{launchers_fence, set_closing};
-use super::open::open_by;
+use super::open::{forget_inboxes, number_for, open_by};
 use super::start::{has_joined, prepare_to_join, take_bootstrap};
 use super::{Inline, Seating};
 use crate::config::StreamOptions;
@@ -101,7 +101,7 @@ fn start(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
 /// Does what the ranks ask, until all of them have arrived at the end; whether they end without
 /// the launcher.
 fn follow(seat: &Inline<'_>) -> Result<bool> {
-    let (mut begun, mut opened) = (None, None);
+    let (mut begun, mut opened, mut number) = (None, None, Ok(None));
     loop {
         match next_request(seat)? {
             Request::Begin {
@@ -111,15 +111,20 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
                 again,
             } => begun = begin(seat, &name, &options, item_bytes, again)?,
             Request::Open(way) => {
-                let outcome = match begun.take() {
-                    Some(begun) => open_by(seat, begun, way, Sink::Closed),
-                    None => Err(Error::mismatch("(unknown)", "no stream was begun")),
+                number = number_for(seat, way);
+                let outcome = match (begun.take(), number.clone()) {
+                    (Some(begun), Ok(number)) => open_by(seat, begun, number, Sink::Closed),
+                    (_, Err(error)) => Err(error),
+                    (None, _) => Err(Error::mismatch("(unknown)", "no stream was begun")),
                 };
                 opened = outcome.as_ref().ok().copied();
                 reply(seat, Answer::Opened(outcome.map(drop)))?;
             }
             Request::Forget => begun = None,
-            Request::GiveUp => give_up(seat, opened.take())?,
+            Request::GiveUp => {
+                give_up(seat, opened.take())?;
+                forget_inboxes(seat, number.clone())?;
+            }
             Request::Retire(number) => retire(seat, number)?,
             Request::Arrive { alone } => return Ok(alone),
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute_copy};
 
-use crate::transport::bootstrap::{Bootstrap, Launcher};
+use crate::transport::bootstrap::{Attachment, Bootstrap, Launcher};
 use crate::transport::error::{Error, Result};
 use crate::{NodeId, Rank, Topology};
 
@@ -26,11 +26,15 @@ struct MpiNodes {
     topology: Topology,
 }
 
-/// The launcher, with MPI's nodes where MPI is up here and has others. Collective.
+/// The launcher, with MPI's nodes where MPI is up here and has others. Collective. Ranks with an
+/// agent keep their agents' nodes: they are joined before this, and have no store to ask.
 ///
 /// # Errors
 /// The launcher's.
 pub(super) fn with_nodes_of_mpi(mut launcher: Box<dyn Bootstrap>) -> Result<Box<dyn Bootstrap>> {
+    if launcher.launcher() == Launcher::Agent {
+        return Ok(launcher);
+    }
     let (size, me) = (launcher.topology().size(), launcher.topology().rank());
     let Some(leader) = first_rank_of_node(size, me) else {
         return Ok(launcher);
@@ -110,6 +114,10 @@ impl Bootstrap for MpiNodes {
 
     fn exit(&mut self) {
         self.launcher.exit();
+    }
+
+    fn attachment(&mut self) -> Option<Attachment> {
+        self.launcher.attachment()
     }
 
     fn fences_on_callers_thread(&self) -> bool {

@@ -212,6 +212,12 @@ impl DescriptorListener {
         Ok(self.take_message(&mut waiting))
     }
 
+    /// Whether somebody has connected whose message was not there when this listener last looked.
+    /// Nothing announces it: [`try_accept`](Self::try_accept) has to be called again soon.
+    pub fn is_owed(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
     /// Becomes readable when somebody connects.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

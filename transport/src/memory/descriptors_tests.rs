@@ -52,6 +52,20 @@ fn bytes_and_descriptors_arrive_together() {
 }
 
 #[test]
+fn a_message_that_follows_its_connection_is_owed_until_it_is_here() {
+    let name = name("owed");
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
+    assert!(listener.try_accept().unwrap().is_none());
+    assert!(!listener.is_owed(), "nobody has connected");
+    let sender = connected(&name);
+    assert!(listener.try_accept().unwrap().is_none());
+    assert!(listener.is_owed());
+    rustix::io::write(&sender, b"late").unwrap();
+    assert_eq!(listener.try_accept().unwrap().unwrap().0, b"late");
+    assert!(!listener.is_owed());
+}
+
+#[test]
 fn the_listener_may_come_later() {
     let name = name("later");
     let sender = {

@@ -16,7 +16,7 @@ use crate::job::{JobState, Started};
 use crate::over::Job;
 use crate::seat::end::arrive;
 use crate::seat::start::{join, take_bootstrap};
-use crate::seat::{Inline, relay};
+use crate::seat::{Inline, Seating, relay};
 use crate::{Rank, State};
 
 /// Far longer than a test may take: nothing is to wait for this.
@@ -121,6 +121,9 @@ fn a_relay_that_refuses_a_stream_is_waited_for_by_no_rank_of_its_node() {
         // It could have the place of the first one in process 0, and not in process 1.
         let second = options(job.rank().0 as u8);
         let refused = job.shuffle("second").options(second).open().err().unwrap();
+        let kept = |state: &mut JobState| (0..4).find_map(|id| state.node.refused(id));
+        let kept = job.seat().look(kept).unwrap();
+        assert_eq!(kept, None, "what came for it is forgotten");
         job.shutdown().unwrap();
         refused
     };
