@@ -320,8 +320,17 @@ impl Client {
         let outcome = match self.find(head.port) {
             Some(port) if port.descriptor.owner != rank => Err("an answer of somebody else"),
             Some(port) => port.answer(head, bytes, spare, &mut effects),
-            // Of a port that was closed, the counters alone may still be told.
+            // Of a port that was closed, counters may still be told, and failures of its sends.
             None if head.status == Status::Credit => Ok(spare),
+            None if head.id == 0 && head.status != Status::Done => {
+                let status = head.status;
+                tracing::warn!(
+                    owner = rank,
+                    ?status,
+                    "a send of a port that was closed has failed"
+                );
+                Ok(spare)
+            }
             None => Err("an answer for a port that is not open"),
         };
         self.spare = outcome?;

@@ -218,7 +218,8 @@ impl Owner {
         });
     }
 
-    /// Nobody hears of what a port has waiting. A channel that is closed goes with its last one.
+    /// The log alone hears of what a port has waiting. A channel that is closed goes with its last
+    /// one.
     fn close_port(&mut self, rank: u32, port: u32) {
         let Some(channel) = self.ports.channel_of(rank, port) else {
             return;
@@ -228,7 +229,15 @@ impl Owner {
         let place = &mut places[channel as usize];
         if let Some(queue) = &mut place.queue {
             queue.ports -= 1;
-            queue.forget(port, ports);
+            let lost = queue.forget(port, ports);
+            if lost > 0 {
+                tracing::warn!(
+                    channel,
+                    rank,
+                    lost,
+                    "sends of a port that was closed waited for room, and are dropped"
+                );
+            }
         }
         self.free(channel);
     }

@@ -221,6 +221,42 @@ fn timeouts_are_kept_and_say_so() {
     on_both!(2, |rank| rank, calls_wait_as_long_as_they_may);
 }
 
+/// A port is dropped before it can hear that its sends have failed.
+fn dropped_with_failures<S: Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+) -> Result<()> {
+    let limits = ChannelLimits {
+        messages: 1,
+        ..ChannelLimits::default()
+    };
+    let channel = shared(job, channels, 0, limits)?;
+    if job.rank().0 == 0 {
+        channel.send(0, b"fills", Return::WhenDeposited, Timeout::Never)?;
+    }
+    job.barrier()?;
+    for _ in 0..20 {
+        let port = channels.attach(&channel.descriptor())?;
+        for when in [Return::WhenBuffered, Return::Immediately] {
+            port.send(1, b"finds no room", when, Timeout::Once)?;
+        }
+        let short = Timeout::After(Duration::from_micros(50));
+        port.send(2, b"waits for some", Return::WhenBuffered, short)?;
+        drop(port);
+        // This is answered behind those.
+        assert_eq!(channel.poll(Poll::Size, Timeout::Never)?, 1);
+    }
+    assert_eq!(channel.failures(), (0, None));
+    job.barrier()
+}
+
+#[test]
+fn a_port_may_be_dropped_while_its_sends_fail() {
+    on_both!(1, |_| 0, dropped_with_failures);
+    on_both!(2, |_| 0, dropped_with_failures);
+    on_both!(2, |rank| rank, dropped_with_failures);
+}
+
 /// A send returns once its message is received, and not before.
 fn receipts<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let [asked, answered] =

@@ -339,12 +339,15 @@ impl Queue {
         self.settle(ports);
     }
 
-    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent.
-    pub fn forget(&mut self, port: u32, ports: &mut Ports) {
+    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent. How many
+    /// sends waited.
+    pub fn forget(&mut self, port: u32, ports: &mut Ports) -> usize {
+        let lost = self.sends.iter().filter(|of| of.port == port).count();
         for message in &mut self.messages {
             message.receipt.take_if(|(sender, _)| *sender == port);
         }
         self.end_where(Status::Closed, |of, _, _| of == port, ports);
+        lost
     }
 
     /// A message that was taken comes back, to its place.
