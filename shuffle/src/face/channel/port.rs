@@ -330,8 +330,10 @@ impl<S: Seat> Channel<S> {
     }
 
     /// Sends a message, of a kind that means what the program wants it to mean, and returns when
-    /// `when` says. The timeout is that of its way into the channel (to a receiver with
-    /// [`Return::WhenReceived`]), also where the call returns before.
+    /// `when` says. The timeout is that of its way into the channel, also where the call returns
+    /// before; with [`Return::WhenReceived`] that of its way to a receiver, after which it is taken
+    /// out of the channel again. What is tried [once](Timeout::Once) waits for its receiver without
+    /// an end once it is in the channel.
     ///
     /// # Errors
     /// [`Error::TooLarge`] above the channel's bytes, or `max_message_bytes` less 56;

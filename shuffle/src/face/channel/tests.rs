@@ -172,7 +172,8 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
     assert_eq!(channel.limits(), limits);
     let short = Timeout::After(Duration::from_millis(20));
     job.barrier()?;
-    if job.rank().0 == 1 {
+    // The last asks: another than the owner, if there is one.
+    if job.rank().0 == job.size() - 1 {
         assert_eq!(channel.get(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(channel.peek(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(
@@ -184,6 +185,12 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
             channel.poll(Poll::Full, short),
             Err(Error::TimedOut(_))
         ));
+        // Nobody takes it: it is not left in the channel.
+        let unread = channel.send(0, b"unread", Return::WhenReceived, short);
+        assert!(matches!(unread, Err(Error::TimedOut(_))), "{unread:?}");
+        let dropped = channel.start_send(0, b"unread", Return::WhenReceived, Timeout::Never)?;
+        drop(dropped);
+        assert_eq!(channel.poll(Poll::Size, Timeout::Never)?, 0);
         assert_eq!(channel.poll(Poll::Out, Timeout::Never)?, 2);
         assert_eq!(channel.poll(Poll::InOrOut, Timeout::Never)?, 2);
         channel.send(1, &[1; 400], Return::WhenDeposited, Timeout::Never)?;
@@ -219,6 +226,7 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
 fn timeouts_are_kept_and_say_so() {
     on_both!(2, |_| 0, calls_wait_as_long_as_they_may);
     on_both!(2, |rank| rank, calls_wait_as_long_as_they_may);
+    on_both!(1, |_| 0, calls_wait_as_long_as_they_may);
 }
 
 /// A port is dropped before it can hear that its sends have failed.

@@ -74,8 +74,8 @@ type Told = (u32, u64, Status, u64);
 struct Model {
     now: u64,
     closed: bool,
-    /// Number of each message, its bytes, and who is to be told: rank and request.
-    messages: Vec<(u64, usize, Option<(u32, u64)>)>,
+    /// Number of each message, its bytes, and who is to be told: rank, request and deadline.
+    messages: Vec<(u64, usize, Option<(u32, u64, u64)>)>,
     deposited: u64,
     waiting: Vec<Asked>,
     told: Vec<Told>,
@@ -131,7 +131,12 @@ impl Model {
             Wish::Send(..) if self.closed => self.end(&asked, Status::Closed, 0),
             Wish::Send(when, bytes) if self.has_room(bytes) => {
                 self.deposited += 1;
-                let receipt = (when == Return::WhenReceived).then_some((asked.rank, asked.id));
+                let until = match asked.deadline {
+                    0 => u64::MAX,
+                    deadline => deadline,
+                };
+                let receipt = (asked.rank, asked.id, until);
+                let receipt = (when == Return::WhenReceived).then_some(receipt);
                 self.messages.push((self.deposited, bytes, receipt));
                 match receipt {
                     // Told later; what it takes of the window is free.
@@ -147,7 +152,7 @@ impl Model {
                 let (number, ..) = self.messages[0];
                 if take != Take::Peek {
                     let (_, _, receipt) = self.messages.remove(0);
-                    if let Some((rank, id)) = receipt {
+                    if let Some((rank, id, _)) = receipt {
                         self.told.push((rank, id, Status::Done, 0));
                     }
                 }
@@ -198,14 +203,27 @@ impl Model {
 
     fn expire(&mut self) {
         let now = self.now;
-        self.end_where(|asked| asked.deadline <= now, Status::TimedOut);
+        self.time_out(|_, _, deadline| deadline <= now);
+    }
+
+    /// Ends requests of a rank, number and deadline that are over, in the channel or not.
+    fn time_out(&mut self, over: impl Fn(u32, u64, u64) -> bool) {
+        self.messages.retain(|(_, _, receipt)| {
+            let of = receipt.filter(|&(rank, id, deadline)| over(rank, id, deadline));
+            let told = of.map(|(rank, id, _)| (rank, id, Status::TimedOut, 0));
+            self.told.extend(told);
+            of.is_none()
+        });
+        let is_over = |asked: &Asked| over(asked.rank, asked.id, asked.deadline);
+        self.end_where(is_over, Status::TimedOut);
     }
 
     fn end_where(&mut self, over: impl Fn(&Asked) -> bool, status: Status) {
-        let (ended, rest) = self.waiting.drain(..).partition(|asked| over(asked));
+        let (ended, rest): (Vec<_>, _) = self.waiting.drain(..).partition(over);
         self.waiting = rest;
-        let ended: Vec<Asked> = ended;
-        ended.iter().for_each(|asked| self.end(asked, status, 0));
+        for asked in ended {
+            self.end(&asked, status, 0);
+        }
         self.settle();
     }
 
@@ -356,10 +374,7 @@ impl Both {
             }
             Event::Cancel(rank, back) => {
                 let id = id.saturating_sub(back);
-                model.end_where(
-                    |asked| (asked.rank, asked.id) == (rank, id),
-                    Status::TimedOut,
-                );
+                model.time_out(|of, number, _| (of, number) == (rank, id));
                 let port = port_of(rank);
                 self.take(rank, Request::Cancel { port, id }, 0);
             }
@@ -410,7 +425,7 @@ impl Both {
                 model.waiting.retain(|asked| asked.rank != rank);
                 let receipts = model.messages.iter_mut();
                 receipts.for_each(|(_, _, receipt)| {
-                    receipt.take_if(|(of, _)| *of == rank);
+                    receipt.take_if(|(of, ..)| *of == rank);
                 });
                 model.ended[rank as usize] = Ended::default();
                 self.credit[rank as usize] = Ended::default();
