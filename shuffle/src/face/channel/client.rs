@@ -101,8 +101,8 @@ pub(super) struct Client {
     spare: Spare,
     /// What a handler could not tell, for the next call.
     pub failure: Option<Error>,
-    /// What could not be sent where a handle was dropped, to these owners.
-    pub unsent: Vec<(u32, Request, Vec<u8>)>,
+    /// What could not be asked inside a handler, of these owners, in its order.
+    pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
 }
 
 /// The number of a port: its place, and how many were there before.

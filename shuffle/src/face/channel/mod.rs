@@ -138,8 +138,10 @@ impl<S: Seat> Channels<S> {
     /// # Errors
     /// The transport's; [`Error::Nested`] inside a handler.
     pub fn progress(&self) -> Result<bool> {
+        let moved = self.handle.seat.progress("the progress of channels")?;
+        self.ask_unasked()?;
         self.expire();
-        self.handle.seat.progress("the progress of channels")
+        Ok(moved)
     }
 
     /// Counters of this rank, of the stream beneath: see [`Shuffle::stats`](crate::Shuffle::stats).
@@ -176,13 +178,33 @@ impl<S: Seat> Channels<S> {
 
     /// Begins a call. On the inline seat it may be made, and progress too, now and then.
     fn enter(&self, what: &'static str) -> Result<()> {
-        if !S::MOVES_ALONE && self.handle.with_out(what, |out| Ok(out.count_call()))? {
-            self.handle.seat.progress_in_passing()?;
+        if S::MOVES_ALONE {
+            return Ok(());
         }
-        Ok(())
+        let is_due = self.handle.with_out(what, |out| Ok(out.count_call()))?;
+        self.ask_unasked()?;
+        match is_due {
+            true => self.handle.seat.progress_in_passing(),
+            false => Ok(()),
+        }
     }
 
-    /// Ends what should have been done by now on this rank.
+    /// Makes the requests that could not be made inside a handler, in their order.
+    fn ask_unasked(&self) -> Result<()> {
+        loop {
+            let next = self.office.client().unasked.pop_front();
+            let Some((owner, request, bytes)) = next else {
+                return Ok(());
+            };
+            if let Err(error) = self.ask(Rank(owner), request, &bytes) {
+                let again = (owner, request, bytes);
+                self.office.client().unasked.push_front(again);
+                return Err(error);
+            }
+        }
+    }
+
+    /// Ends what should have been done by now on this rank. Not inside a handler of an inline job.
     fn expire(&self) {
         let mut owner = self.office.owner();
         owner.expire(|| self.office.now_ns());
@@ -191,7 +213,8 @@ impl<S: Seat> Channels<S> {
         self.hear(news);
     }
 
-    /// Makes a request to this rank.
+    /// Makes a request to this rank. Not inside a handler of an inline job: others could not be told
+    /// what comes of it.
     fn ask_here(&self, request: Request, bytes: &[u8]) {
         let mut owner = self.office.owner();
         self.office

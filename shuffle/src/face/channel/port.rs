@@ -239,12 +239,20 @@ impl<S: Seat> Port<S> {
         Ok(received(answered))
     }
 
-    /// Makes a request that no room is waited for: where it cannot be made, inside a handler, with
-    /// the next port that is opened.
+    /// Makes a request that no room is waited for: with the next call where that is not possible,
+    /// inside a handler of an inline job.
     pub fn ask_later(&self, request: Request, bytes: Vec<u8>) {
-        if self.ask(request, &bytes).is_err() {
-            let mut client = self.channels.office.client();
-            client.unsent.push((self.descriptor.owner, request, bytes));
+        let channels = &self.channels;
+        if S::MOVES_ALONE {
+            // Where that fails the job has, or the stream was shut down.
+            let _ = self.ask(request, &bytes);
+            return;
+        }
+        let later = (self.descriptor.owner, request, bytes);
+        channels.office.client().unasked.push_back(later);
+        if channels.handle.seat.with("a request", |_| Ok(())).is_ok() {
+            // What is left goes with the next call.
+            let _ = channels.ask_unasked();
         }
     }
 }
@@ -276,10 +284,6 @@ impl<S: Seat> Channel<S> {
         let what = "attaching to a channel";
         channels.enter(what)?;
         channels.handle.seat.may_wait(what)?;
-        let unsent = std::mem::take(&mut channels.office.client().unsent);
-        for (owner, request, bytes) in unsent {
-            channels.ask(Rank(owner), request, &bytes)?;
-        }
         let number = channels.office.client().add(descriptor);
         let number = number.ok_or_else(|| {
             Error::config("ports", "this rank has as many ports as it may, 65,536")

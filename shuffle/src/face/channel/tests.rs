@@ -1,6 +1,8 @@
 //! Channels of whole jobs, whose ranks are threads of the test, on both seats.
 
+use std::cell::RefCell;
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
@@ -486,5 +488,55 @@ fn who_awaits_an_answer_hears_that_the_job_has_failed() {
     };
     for (_, outcome) in ranks(1, |_| 0, failing) {
         assert!(matches!(outcome, Ok(Error::Handler { .. })), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_handler_drops_is_told_to_owners_by_the_next_call() {
+    let program = |_, bootstrap: Custom| -> Result<()> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let limits = ChannelLimits {
+            ports: 3,
+            ..ChannelLimits::default()
+        };
+        let channel = shared(&job, &channels, 0, limits)?;
+        let kept = Rc::new(RefCell::new(None));
+        let (in_handler, inside) = (Rc::clone(&kept), channels.clone());
+        let calls = job.shuffle("calls").handler(move |_, _| {
+            assert!(matches!(inside.progress(), Err(Error::Nested(_))));
+            drop(in_handler.take());
+        });
+        let calls = calls.open()?;
+        if job.rank().0 == 0 {
+            channel.send(7, b"kept", Return::WhenDeposited, Timeout::Never)?;
+            let get = channel.start_get(Timeout::Never)?;
+            // The last port that the channel may have.
+            let port = channels.attach(&channel.descriptor())?;
+            kept.replace(Some((get, port)));
+            job.fence()?;
+            job.fence()?;
+            while kept.borrow().is_some() {
+                channels.progress()?;
+            }
+            // What the handler has dropped is told before this is asked.
+            channels.attach(&channel.descriptor())?;
+        } else {
+            job.fence()?;
+            let get = channel.start_get(Timeout::Never)?;
+            // It is over when the handler is called, and nobody has looked.
+            let short = channel.start_get(Timeout::After(Duration::from_nanos(1)))?;
+            job.fence()?;
+            calls.send(Rank(0), 0, b"")?;
+            assert_eq!(get.wait()?.kind, 7);
+            assert!(matches!(short.wait(), Err(Error::TimedOut(_))));
+        }
+        job.barrier()?;
+        drop(channel);
+        calls.shutdown()?;
+        end(job, channels)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
     }
 }
