@@ -55,6 +55,8 @@ enum Pending {
     Answered(Answered),
     /// Nobody waits any more.
     Abandoned,
+    /// Its message is on its way back to the channel.
+    Returns,
 }
 
 /// A port that is open, or is being opened.
@@ -82,8 +84,10 @@ struct Port {
 #[derive(Default)]
 pub(super) struct Effects {
     pub waker: Option<Waker>,
-    /// To be sent to the owner, with the bytes of a message.
-    pub requests: Vec<(Request, Vec<u8>)>,
+    /// A message goes back to the owner, and then [`Client::returned`] is told of this request.
+    pub back: Option<(u64, Request, Vec<u8>)>,
+    /// To be sent to the owner.
+    pub close: Option<Request>,
 }
 
 /// Whether a send may go.
@@ -289,6 +293,12 @@ impl Client {
         self.closed(number)
     }
 
+    /// The message that came for this request was sent back: what to tell the owner now.
+    pub fn returned(&mut self, number: u32, id: u64) -> Option<Request> {
+        self.find(number)?.pending.retain(|asked| asked.id != id);
+        self.closed(number)
+    }
+
     fn closed(&mut self, number: u32) -> Option<Request> {
         let port = self.find(number)?;
         if !port.closes || !port.pending.is_empty() {
@@ -334,12 +344,13 @@ impl Client {
             None => Err("an answer for a port that is not open"),
         };
         self.spare = outcome?;
-        effects
-            .requests
-            .extend(self.closed(head.port).map(|close| (close, Vec::new())));
+        effects.close = self.closed(head.port);
         Ok(effects)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// The bytes behind an answer.
 pub(super) enum Bytes<'a> {
@@ -424,18 +435,22 @@ impl Port {
         let place = &mut self.pending[at].pending;
         match std::mem::replace(place, Pending::Answered(answered)) {
             Pending::Waits(waker) => effects.waker = waker,
-            Pending::Answered(_) => return Err("a second answer to one request"),
-            Pending::Abandoned => {
-                let abandoned = self.pending.remove(at).map(|asked| asked.pending);
-                if let Some(Pending::Answered(Answered {
-                    message: Some(message),
-                    ..
-                })) = abandoned
-                    && let Some((at_owner, _)) = self.opened
-                {
-                    effects.requests.push(given_back(at_owner, message));
-                }
+            Pending::Answered(_) | Pending::Returns => {
+                return Err("a second answer to one request");
             }
+            // It stays until its message has gone back: the port is closed behind that.
+            Pending::Abandoned => match (std::mem::replace(place, Pending::Returns), self.opened) {
+                (
+                    Pending::Answered(Answered {
+                        message: Some(of), ..
+                    }),
+                    Some((at_owner, _)),
+                ) => {
+                    let (request, bytes) = given_back(at_owner, of);
+                    effects.back = Some((head.id, request, bytes));
+                }
+                _ => drop(self.pending.remove(at)),
+            },
         }
         Ok(spare)
     }

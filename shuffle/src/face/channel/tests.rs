@@ -232,10 +232,7 @@ fn timeouts_are_kept_and_say_so() {
 }
 
 /// A port is dropped before it can hear that its sends have failed.
-fn dropped_with_failures<S: Seat>(
-    job: &over::Job<S>,
-    channels: &over::Channels<S>,
-) -> Result<()> {
+fn dropped_with_failures<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let limits = ChannelLimits {
         messages: 1,
         ..ChannelLimits::default()
