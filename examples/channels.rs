@@ -27,6 +27,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
+#[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: u64 = std::env::args()
         .nth(1)

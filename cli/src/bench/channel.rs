@@ -126,7 +126,8 @@ where
         session.job.barrier()?;
         let get = ends.gets(size, laps.min(LIMITS.messages.into()))?;
         if meter.round == Round::Timed {
-            (latency_us.push(latency), get_us.push(get));
+            latency_us.push(latency);
+            get_us.push(get);
         }
         let before = sent_bytes(channels);
         let measured = session.measure(meter, || ends.stream(size, count))?;

@@ -158,12 +158,13 @@ pub unsafe extern "C" fn trihop_channel_create(
     limits: *const trihop_channel_limits_t,
     channel: *mut *mut trihop_channel_t,
 ) -> trihop_status_t {
-    let load = || match limits.is_null() {
-        true => trihop_channel_limits_t::DEFAULTS.limits(),
-        // SAFETY: the header asks for as many bytes as the first field says.
-        false => {
-            unsafe { load_sized(limits, trihop_channel_limits_t::DEFAULTS, "limits") }?.limits()
+    let load = || {
+        if limits.is_null() {
+            return trihop_channel_limits_t::DEFAULTS.limits();
         }
+        // SAFETY: the header asks for as many bytes as the first field says.
+        let limits = unsafe { load_sized(limits, trihop_channel_limits_t::DEFAULTS, "limits") }?;
+        limits.limits()
     };
     // SAFETY: the header asks for null or channels that were not closed, and a place.
     unsafe {

@@ -227,7 +227,8 @@ impl<S: Seat> Channels<S> {
     /// Makes a request that no room is waited for.
     fn ask(&self, target: Rank, request: Request, bytes: &[u8]) -> Result<()> {
         if target == self.handle.rank {
-            return Ok(self.ask_here(request, bytes));
+            self.ask_here(request, bytes);
+            return Ok(());
         }
         with_request(request, bytes, |kind, record| {
             self.put(target, kind, record)

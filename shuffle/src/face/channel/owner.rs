@@ -119,7 +119,10 @@ impl Owner {
                 channel,
                 epoch,
                 port,
-            } => return Ok(self.open((rank, port), channel, epoch)),
+            } => {
+                self.open((rank, port), channel, epoch);
+                return Ok(());
+            }
             Request::Leave => {
                 let ports = self.ports.of_rank(rank);
                 ports

@@ -59,7 +59,10 @@ impl<'a, S: Seating> TimedWait<'a, S> {
         if limit.at.is_none() {
             return Ok(Self(None));
         }
-        seat.with(what, |job| Ok(job.timed_waits += 1))?;
+        seat.with(what, |job| {
+            job.timed_waits += 1;
+            Ok(())
+        })?;
         Ok(Self(Some(seat)))
     }
 }
@@ -68,7 +71,10 @@ impl<S: Seating> Drop for TimedWait<'_, S> {
     fn drop(&mut self) {
         if let Some(seat) = self.0 {
             // A job that has failed waits for nothing.
-            let _ = seat.with("a wait", |job| Ok(job.timed_waits -= 1));
+            let _ = seat.with("a wait", |job| {
+                job.timed_waits -= 1;
+                Ok(())
+            });
         }
     }
 }

@@ -70,12 +70,15 @@ struct Asked {
 /// What was told of a request: rank, number, status, number of the message.
 type Told = (u32, u64, Status, u64);
 
+/// Who is told once a message is taken, and until when it may be: rank, request, deadline.
+type Receipt = Option<(u32, u64, u64)>;
+
 #[derive(Default)]
 struct Model {
     now: u64,
     closed: bool,
-    /// Number of each message, its bytes, and who is to be told: rank, request and deadline.
-    messages: Vec<(u64, usize, Option<(u32, u64, u64)>)>,
+    /// Number of each message, its bytes, and who is to be told.
+    messages: Vec<(u64, usize, Receipt)>,
     deposited: u64,
     waiting: Vec<Asked>,
     told: Vec<Told>,
