@@ -103,7 +103,8 @@ pub(super) struct Client {
     /// By place; and how many ports each place has had.
     ports: Vec<(u16, Option<Port>)>,
     spare: Spare,
-    /// What a handler could not tell, for the next call.
+    /// Why something could not be told: the next call ends the job with it, for who waits to hear
+    /// of it would wait for ever.
     pub failure: Option<Error>,
     /// What could not be asked inside a handler, of these owners, in its order.
     pub unasked: VecDeque<(u32, Request, Vec<u8>)>,

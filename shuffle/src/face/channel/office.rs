@@ -15,7 +15,7 @@ use super::owner::{Owner, Payload};
 use super::wire::{AnswerHead, Request, kinds};
 use crate::deliver::Message;
 use crate::engine::BadRun;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
 use crate::seat::HandlerOutbox;
@@ -112,11 +112,17 @@ impl Office {
             if let Some(bytes) = answer.bytes {
                 owner.spare(bytes);
             }
-            if let Err(error) = sent {
-                self.client().failure.get_or_insert(error);
-            }
+            self.note_failure(sent);
         }
         news
+    }
+
+    /// Keeps why something could not be told. Once the stream is shut down nobody waits for it.
+    fn note_failure(&self, sent: Result<()>) {
+        match sent {
+            Ok(()) | Err(Error::Closed(_)) => {}
+            Err(error) => drop(self.client().failure.get_or_insert(error)),
+        }
     }
 
     /// Asks the owner of a port for what an answer has led to; who is to be woken.
@@ -157,9 +163,7 @@ impl Office {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send(source, kind, record)
                 });
-                if let Err(error) = sent {
-                    self.client().failure.get_or_insert(error);
-                }
+                self.note_failure(sent);
             });
             outbox.notify_moved();
             waker.into_iter().for_each(Waker::wake);

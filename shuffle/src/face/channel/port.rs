@@ -10,6 +10,7 @@ use super::wait::Limit;
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
 use crate::error::{Error, Result};
+use crate::job::JobState;
 use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
@@ -166,11 +167,13 @@ impl<S: Seat> Port<S> {
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
         self.channels.enter(what)?;
+        let failure = self.channels.office.client().failure.take();
+        if let Some(error) = failure {
+            let fail = |job: &mut JobState| Err(job.fail(error));
+            return self.channels.handle.seat.with(what, fail);
+        }
         let id = {
             let mut client = self.channels.office.client();
-            if let Some(error) = client.failure.take() {
-                return Err(error);
-            }
             if !client.may_begin(self.number) {
                 return Err(Error::WouldBlock);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::conformance::ranks::ranks;
-use crate::{Job, Options, over, threaded};
+use crate::{Job, Options, StreamOptions, over, threaded};
 use trihop_transport::bootstrap::Custom;
 
 fn loopback() -> Options {
@@ -531,6 +531,44 @@ fn what_a_handler_drops_is_told_to_owners_by_the_next_call() {
         job.barrier()?;
         drop(channel);
         calls.shutdown()?;
+        end(job, channels)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}
+
+#[test]
+fn messages_too_short_for_an_opening_are_refused_and_the_shortest_do() {
+    let program = |_, bootstrap: Custom| -> Result<()> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let open = |max_message_bytes| {
+            let options = StreamOptions {
+                max_message_bytes,
+                ..loopback().stream
+            };
+            job.channels("channels").options(options).open()
+        };
+        for bytes in [0, 56, 57, 95] {
+            let key = match open(bytes) {
+                Err(Error::Config { key, .. }) => key,
+                other => panic!("{bytes}: {:?}", other.map(drop)),
+            };
+            assert_eq!(key, "max_message_bytes");
+        }
+        let channels = open(96)?;
+        let channel = shared(&job, &channels, 0, ChannelLimits::default())?;
+        let send = |bytes| channel.send(0, bytes, Return::WhenReceived, Timeout::Never);
+        match job.rank().0 {
+            0 => assert_eq!(channel.get(Timeout::Never)?.bytes, [1; 40]),
+            _ => send(&[1; 40])?,
+        }
+        let too_large = Error::TooLarge {
+            bytes: 41,
+            limit: 40,
+        };
+        assert_eq!(send(&[1; 41]), Err(too_large));
+        drop(channel);
         end(job, channels)
     };
     for (rank, outcome) in ranks(2, |_| 0, program) {

@@ -327,6 +327,9 @@ impl AnswerHead {
 
 const LIMITS: usize = 5;
 
+/// Bytes of the longest answer without a message: of an opening.
+pub(super) const OPENING_BYTES: usize = HEAD_BYTES + LIMITS * size_of::<u64>();
+
 /// The limits of a channel, as an opening is answered.
 pub(super) fn write_limits(limits: &ChannelLimits, bytes: &mut Vec<u8>) {
     let words: [u64; LIMITS] = [
