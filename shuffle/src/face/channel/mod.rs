@@ -107,12 +107,23 @@ impl<S: Seat> Channels<S> {
             let why = "this rank has as many channels as it may, 65,536, or leaves";
             Error::config("channels", why)
         })?;
-        self.attach(&Descriptor {
+        let made = self.attach(&Descriptor {
             job: self.job,
             owner: self.handle.rank.0,
             number,
             epoch,
-        })
+        });
+        // Nobody could name it.
+        made.inspect_err(|_| self.close(number, epoch))
+    }
+
+    /// Closes a channel of this rank's.
+    fn close(&self, number: u32, epoch: u32) {
+        let mut owner = self.office.owner();
+        owner.close(number, epoch);
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
     }
 
     /// A port of the channel with this descriptor. Asks its owner, and waits for the answer.

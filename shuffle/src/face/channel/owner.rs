@@ -123,13 +123,6 @@ impl Owner {
                 self.open((rank, port), channel, epoch);
                 return Ok(());
             }
-            Request::Leave => {
-                let ports = self.ports.of_rank(rank);
-                ports
-                    .into_iter()
-                    .for_each(|port| self.close_port(rank, port));
-                return Ok(());
-            }
             Request::Send { port, .. }
             | Request::Get { port, .. }
             | Request::Poll { port, .. }
@@ -181,7 +174,7 @@ impl Owner {
                 queue.give_back(message, ports)?;
             }
             Request::Close { .. } => self.close_port(rank, port),
-            Request::Open { .. } | Request::Leave => {}
+            Request::Open { .. } => {}
         }
         Ok(())
     }

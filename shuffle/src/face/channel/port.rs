@@ -435,11 +435,7 @@ impl<S: Seat> Channel<S> {
             return Err(Error::misuse(channels.name(), why));
         }
         channels.enter("the closing of a channel")?;
-        let mut owner = channels.office.owner();
-        owner.close(descriptor.number, descriptor.epoch);
-        let news = channels.tell(&mut owner);
-        drop(owner);
-        channels.hear(news);
+        channels.close(descriptor.number, descriptor.epoch);
         Ok(())
     }
 }

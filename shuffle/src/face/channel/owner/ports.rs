@@ -112,13 +112,6 @@ impl Ports {
         (port.rank == rank).then_some(port.channel)
     }
 
-    /// The ports of a rank.
-    pub fn of_rank(&self, rank: u32) -> Vec<u32> {
-        let all = (0..).zip(&self.ports);
-        let its = all.filter(|(_, port)| port.as_ref().is_some_and(|port| port.rank == rank));
-        its.map(|(at, _)| at).collect()
-    }
-
     /// Removes a port that is there.
     pub fn remove(&mut self, port: u32) {
         if self.ports[port as usize].take().is_some() {

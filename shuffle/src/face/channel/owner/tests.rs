@@ -547,7 +547,7 @@ fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
     let foreign = owner.take(2, Request::Close { port }, Payload::Borrowed(&[]), || 0);
     assert!(foreign.is_err());
     owner
-        .take(1, Request::Leave, Payload::Borrowed(&[]), || 0)
+        .take(1, Request::Close { port }, Payload::Borrowed(&[]), || 0)
         .unwrap();
     assert_eq!(open(&mut owner, 1).0, Status::Done);
     owner.leave();
