@@ -47,7 +47,8 @@ use wire::Request;
 /// [`Channels::progress`] is one. Jobs with threads answer at any time.
 ///
 /// ```
-/// use trihop_shuffle::{ChannelLimits, Job, Options, Return, Timeout};
+/// use trihop_shuffle::channel::{Return, Timeout};
+/// use trihop_shuffle::{ChannelLimits, Job, Options};
 ///
 /// let job = Job::start(Options::from_env()?)?;
 /// let channels = job.channels("work").open()?;

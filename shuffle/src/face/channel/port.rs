@@ -33,9 +33,10 @@ pub struct Received {
 ///
 /// What one thread sends by a port comes into the channel in that order, and its gets and polls are
 /// answered in their order; there is no order between ports. Once its last handle is dropped the
-/// port is closed.
+/// port is closed, and what of its sends still waits for room is dropped, which the log says.
 ///
-/// Calls inside a handler of an inline job are [`Error::Nested`]; in a handler of a job with
+/// Calls inside a handler of an inline job are [`Error::Nested`], and what is dropped there is told
+/// to owners by the next call; in a handler of a job with
 /// threads only sends that return [immediately](Return::Immediately) may be made.
 pub struct Channel<S: Seat>(Arc<Port<S>>);
 
