@@ -297,7 +297,18 @@ impl Client {
     /// The message that came for this request was sent back: what to tell the owner now.
     pub fn returned(&mut self, number: u32, id: u64) -> Option<Request> {
         self.find(number)?.pending.retain(|asked| asked.id != id);
-        self.closed(number)
+        self.closed_by_answer(number)
+    }
+
+    /// As [`Client::closed`], behind what is still to be asked.
+    fn closed_by_answer(&mut self, number: u32) -> Option<Request> {
+        let owner = self.find(number)?.descriptor.owner;
+        let close = self.closed(number)?;
+        if self.unasked.is_empty() {
+            return Some(close);
+        }
+        self.unasked.push_back((owner, close, Vec::new()));
+        None
     }
 
     fn closed(&mut self, number: u32) -> Option<Request> {
@@ -345,7 +356,7 @@ impl Client {
             None => Err("an answer for a port that is not open"),
         };
         self.spare = outcome?;
-        effects.close = self.closed(head.port);
+        effects.close = self.closed_by_answer(head.port);
         Ok(effects)
     }
 }

@@ -170,6 +170,7 @@ impl<S: Seat> Channels<S> {
     pub fn shutdown(self) -> Result<()> {
         let what = "shutting down";
         self.handle.seat.may_wait(what)?;
+        self.ask_unasked()?;
         let mut owner = self.office.owner();
         let lost = owner.leave();
         let news = self.tell(&mut owner);

@@ -65,3 +65,22 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     assert_eq!(client.returned(port, id), Some(close));
     assert_eq!(client.returned(port, id), None);
 }
+
+#[test]
+fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let id = client.begin(port, Expects::Number);
+    let cancel = Request::Cancel { port: AT_OWNER, id };
+    let requests = client.abandon(port, id).into_iter();
+    let requests = requests.map(|(request, bytes)| (OWNER, request, bytes));
+    client.unasked.extend(requests);
+    assert_eq!(client.close(port), None);
+    let head = answer(port, id, About::default());
+    let effects = client.answer(OWNER, head, Bytes::Borrowed(&[]));
+    let Effects { back, close, .. } = effects.unwrap();
+    assert_eq!((back, close), (None, None));
+    let close = Request::Close { port: AT_OWNER };
+    let behind = [cancel, close].map(|request| (OWNER, request, Vec::new()));
+    assert_eq!(client.unasked, behind);
+}
