@@ -84,3 +84,18 @@ fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     let behind = [cancel, close].map(|request| (OWNER, request, Vec::new()));
     assert_eq!(client.unasked, behind);
 }
+
+#[test]
+fn who_tries_again_and_again_asks_for_room_once() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    assert!(client.want(port));
+    assert!(!client.want(port));
+    let credit = AnswerHead {
+        status: Status::Credit,
+        ..answer(port, 0, About::default())
+    };
+    let told = client.answer(OWNER, credit, Bytes::Borrowed(&[]));
+    told.map(drop).unwrap();
+    assert!(client.want(port));
+}
