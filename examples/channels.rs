@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use trihop::{ChannelLimits, Descriptor, Error, Job, Options, Rank, Return, Timeout};
+use trihop::channel::{Descriptor, Return, Timeout};
+use trihop::{ChannelLimits, Error, Job, Options, Rank};
 
 /// What a worker does with a number: steps until 1 of the Collatz sequence.
 fn steps(mut number: u64) -> u64 {

@@ -2014,7 +2014,8 @@ trihop_status_t trihop_channel_descriptor(const struct trihop_channel_t *channel
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
 
-// Gives a port back. A channel that is closed goes with its last one. Null is fine.
+// Gives a port back. What of its sends still waits for room is dropped. A channel that is closed
+// goes with its last port. Null is fine.
 //
 // Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);

@@ -43,7 +43,7 @@ pub use deliver::{Message, Messages};
 pub use engine::contribution::Contributors;
 pub use engine::outbox::Outbox;
 pub use error::{Error, Result};
-pub use face::channel::{ChannelLimits, Descriptor, Poll, Received, Return, Timeout};
+pub use face::channel::ChannelLimits;
 #[cfg(feature = "postcard")]
 pub use face::codec::Postcard;
 pub use face::codec::{Codec, Plain};
@@ -71,6 +71,11 @@ pub mod over {
     pub use crate::face::stream::{Stream, StreamBuilder};
     pub use crate::face::untyped::{Untyped, UntypedBuilder};
     pub use crate::threaded::Threaded;
+}
+
+/// What calls of a [`Channel`] take and give.
+pub mod channel {
+    pub use crate::face::channel::{Descriptor, Poll, Received, Return, Timeout};
 }
 
 /// One rank's part of a job, on the thread that started it.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::argument;
 use super::seat::{Either, either};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{Channel, Poll, Received, Return, Timeout, threaded};
+use crate::channel::{Poll, Received, Return, Timeout};
+use crate::{Channel, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 /// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
@@ -403,7 +404,8 @@ pub unsafe extern "C" fn trihop_channel_close(channel: *const trihop_channel_t) 
     unsafe { with(channel, close) }
 }
 
-/// Gives a port back. A channel that is closed goes with its last one. Null is fine.
+/// Gives a port back. What of its sends still waits for room is dropped. A channel that is closed
+/// goes with its last port. Null is fine.
 ///
 /// Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 #[unsafe(no_mangle)]

@@ -9,10 +9,9 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use trihop::channel::{Descriptor, Poll, Return, Timeout};
 use trihop::over::{Channel, Channels, Job};
-use trihop::{
-    ChannelLimits, Descriptor, DumpOutput, Options, Poll, Return, Seat, Timeout, threaded,
-};
+use trihop::{ChannelLimits, DumpOutput, Options, Seat, threaded};
 
 use super::pair::{self, FIRST, median};
 use super::round::Round;

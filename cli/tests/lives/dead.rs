@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trihop::{ChannelLimits, Descriptor, Result, Timeout, over};
+use trihop::channel::{Descriptor, Timeout};
+use trihop::{ChannelLimits, Result, over};
 
 use crate::ranks::{
     Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim,

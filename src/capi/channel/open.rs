@@ -10,7 +10,8 @@ use crate::capi::options::trihop_options_t;
 use crate::capi::seat::Either;
 use crate::capi::sized::load_sized;
 use crate::capi::status::{Failure, guard, trihop_status_t};
-use crate::{ChannelLimits, Channels, Descriptor, Error, threaded};
+use crate::channel::Descriptor;
+use crate::{ChannelLimits, Channels, Error, threaded};
 
 /// The channels of a job on this rank. See `trihop_channel_t`.
 ///

@@ -3,7 +3,7 @@
 use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
 
-use super::wire::HEAD_BYTES;
+use super::wire::OPENING_BYTES;
 use super::{Channels, Office};
 use crate::config::StreamOptions;
 use crate::endpoint::Channel as CollectiveOrder;
@@ -30,6 +30,7 @@ impl<S: Seat> ChannelsBuilder<S> {
 
     /// Options of the channels' stream instead of the job's. Without them, a job with threads has
     /// one more that answers for channels (`own_thread`), so that no handler keeps it from that.
+    /// `max_message_bytes` is at least 96; a message of a channel has at most 56 less.
     pub fn options(mut self, options: StreamOptions) -> Self {
         self.options = Some(options);
         self
@@ -52,8 +53,8 @@ impl<S: Seat> ChannelsBuilder<S> {
             ..usual
         });
         let message_bytes = options.max_message_bytes;
-        if message_bytes <= HEAD_BYTES {
-            let why = format!("{message_bytes}: channels need {HEAD_BYTES} beside their messages");
+        if message_bytes < OPENING_BYTES {
+            let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
             return Err(Error::config("max_message_bytes", why));
         }
         let office = Office::new(rank);

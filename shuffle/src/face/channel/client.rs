@@ -55,6 +55,8 @@ enum Pending {
     Answered(Answered),
     /// Nobody waits any more.
     Abandoned,
+    /// Its message is on its way back to the channel.
+    Returns,
 }
 
 /// A port that is open, or is being opened.
@@ -82,8 +84,10 @@ struct Port {
 #[derive(Default)]
 pub(super) struct Effects {
     pub waker: Option<Waker>,
-    /// To be sent to the owner, with the bytes of a message.
-    pub requests: Vec<(Request, Vec<u8>)>,
+    /// A message goes back to the owner, and then [`Client::returned`] is told of this request.
+    pub back: Option<(u64, Request, Vec<u8>)>,
+    /// To be sent to the owner.
+    pub close: Option<Request>,
 }
 
 /// Whether a send may go.
@@ -99,10 +103,11 @@ pub(super) struct Client {
     /// By place; and how many ports each place has had.
     ports: Vec<(u16, Option<Port>)>,
     spare: Spare,
-    /// What a handler could not tell, for the next call.
+    /// Why something could not be told: the next call ends the job with it, for who waits to hear
+    /// of it would wait for ever.
     pub failure: Option<Error>,
-    /// What could not be sent where a handle was dropped, to these owners.
-    pub unsent: Vec<(u32, Request, Vec<u8>)>,
+    /// What could not be asked inside a handler, of these owners, in its order.
+    pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
 }
 
 /// The number of a port: its place, and how many were there before.
@@ -289,6 +294,23 @@ impl Client {
         self.closed(number)
     }
 
+    /// The message that came for this request was sent back: what to tell the owner now.
+    pub fn returned(&mut self, number: u32, id: u64) -> Option<Request> {
+        self.find(number)?.pending.retain(|asked| asked.id != id);
+        self.closed_by_answer(number)
+    }
+
+    /// As [`Client::closed`], behind what is still to be asked.
+    fn closed_by_answer(&mut self, number: u32) -> Option<Request> {
+        let owner = self.find(number)?.descriptor.owner;
+        let close = self.closed(number)?;
+        if self.unasked.is_empty() {
+            return Some(close);
+        }
+        self.unasked.push_back((owner, close, Vec::new()));
+        None
+    }
+
     fn closed(&mut self, number: u32) -> Option<Request> {
         let port = self.find(number)?;
         if !port.closes || !port.pending.is_empty() {
@@ -320,17 +342,27 @@ impl Client {
         let outcome = match self.find(head.port) {
             Some(port) if port.descriptor.owner != rank => Err("an answer of somebody else"),
             Some(port) => port.answer(head, bytes, spare, &mut effects),
-            // Of a port that was closed, the counters alone may still be told.
+            // Of a port that was closed, counters may still be told, and failures of its sends.
             None if head.status == Status::Credit => Ok(spare),
+            None if head.id == 0 && head.status != Status::Done => {
+                let status = head.status;
+                tracing::warn!(
+                    owner = rank,
+                    ?status,
+                    "a send of a port that was closed has failed"
+                );
+                Ok(spare)
+            }
             None => Err("an answer for a port that is not open"),
         };
         self.spare = outcome?;
-        effects
-            .requests
-            .extend(self.closed(head.port).map(|close| (close, Vec::new())));
+        effects.close = self.closed_by_answer(head.port);
         Ok(effects)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// The bytes behind an answer.
 pub(super) enum Bytes<'a> {
@@ -415,18 +447,22 @@ impl Port {
         let place = &mut self.pending[at].pending;
         match std::mem::replace(place, Pending::Answered(answered)) {
             Pending::Waits(waker) => effects.waker = waker,
-            Pending::Answered(_) => return Err("a second answer to one request"),
-            Pending::Abandoned => {
-                let abandoned = self.pending.remove(at).map(|asked| asked.pending);
-                if let Some(Pending::Answered(Answered {
-                    message: Some(message),
-                    ..
-                })) = abandoned
-                    && let Some((at_owner, _)) = self.opened
-                {
-                    effects.requests.push(given_back(at_owner, message));
-                }
+            Pending::Answered(_) | Pending::Returns => {
+                return Err("a second answer to one request");
             }
+            // It stays until its message has gone back: the port is closed behind that.
+            Pending::Abandoned => match (std::mem::replace(place, Pending::Returns), self.opened) {
+                (
+                    Pending::Answered(Answered {
+                        message: Some(of), ..
+                    }),
+                    Some((at_owner, _)),
+                ) => {
+                    let (request, bytes) = given_back(at_owner, of);
+                    effects.back = Some((head.id, request, bytes));
+                }
+                _ => drop(self.pending.remove(at)),
+            },
         }
         Ok(spare)
     }

@@ -17,7 +17,7 @@ const MAGIC: [u8; 4] = *b"thc1";
 /// refused by [`attach`](super::Channels::attach) with [`Error::NoChannel`].
 ///
 /// ```
-/// use trihop_shuffle::Descriptor;
+/// use trihop_shuffle::channel::Descriptor;
 ///
 /// let text = "trihop-ch:51f2c3a90b7d6e84:3:0:1:";
 /// let refused = text.parse::<Descriptor>().unwrap_err().to_string();

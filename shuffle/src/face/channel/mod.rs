@@ -47,7 +47,8 @@ use wire::Request;
 /// [`Channels::progress`] is one. Jobs with threads answer at any time.
 ///
 /// ```
-/// use trihop_shuffle::{ChannelLimits, Job, Options, Return, Timeout};
+/// use trihop_shuffle::channel::{Return, Timeout};
+/// use trihop_shuffle::{ChannelLimits, Job, Options};
 ///
 /// let job = Job::start(Options::from_env()?)?;
 /// let channels = job.channels("work").open()?;
@@ -107,12 +108,23 @@ impl<S: Seat> Channels<S> {
             let why = "this rank has as many channels as it may, 65,536, or leaves";
             Error::config("channels", why)
         })?;
-        self.attach(&Descriptor {
+        let made = self.attach(&Descriptor {
             job: self.job,
             owner: self.handle.rank.0,
             number,
             epoch,
-        })
+        });
+        // Nobody could name it.
+        made.inspect_err(|_| self.close(number, epoch))
+    }
+
+    /// Closes a channel of this rank's.
+    fn close(&self, number: u32, epoch: u32) {
+        let mut owner = self.office.owner();
+        owner.close(number, epoch);
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
     }
 
     /// A port of the channel with this descriptor. Asks its owner, and waits for the answer.
@@ -138,8 +150,10 @@ impl<S: Seat> Channels<S> {
     /// # Errors
     /// The transport's; [`Error::Nested`] inside a handler.
     pub fn progress(&self) -> Result<bool> {
+        let moved = self.handle.seat.progress("the progress of channels")?;
+        self.ask_unasked()?;
         self.expire();
-        self.handle.seat.progress("the progress of channels")
+        Ok(moved)
     }
 
     /// Counters of this rank, of the stream beneath: see [`Shuffle::stats`](crate::Shuffle::stats).
@@ -156,6 +170,7 @@ impl<S: Seat> Channels<S> {
     pub fn shutdown(self) -> Result<()> {
         let what = "shutting down";
         self.handle.seat.may_wait(what)?;
+        self.ask_unasked()?;
         let mut owner = self.office.owner();
         let lost = owner.leave();
         let news = self.tell(&mut owner);
@@ -176,13 +191,33 @@ impl<S: Seat> Channels<S> {
 
     /// Begins a call. On the inline seat it may be made, and progress too, now and then.
     fn enter(&self, what: &'static str) -> Result<()> {
-        if !S::MOVES_ALONE && self.handle.with_out(what, |out| Ok(out.count_call()))? {
-            self.handle.seat.progress_in_passing()?;
+        if S::MOVES_ALONE {
+            return Ok(());
         }
-        Ok(())
+        let is_due = self.handle.with_out(what, |out| Ok(out.count_call()))?;
+        self.ask_unasked()?;
+        match is_due {
+            true => self.handle.seat.progress_in_passing(),
+            false => Ok(()),
+        }
     }
 
-    /// Ends what should have been done by now on this rank.
+    /// Makes the requests that could not be made inside a handler, in their order.
+    fn ask_unasked(&self) -> Result<()> {
+        loop {
+            let next = self.office.client().unasked.pop_front();
+            let Some((owner, request, bytes)) = next else {
+                return Ok(());
+            };
+            if let Err(error) = self.ask(Rank(owner), request, &bytes) {
+                let again = (owner, request, bytes);
+                self.office.client().unasked.push_front(again);
+                return Err(error);
+            }
+        }
+    }
+
+    /// Ends what should have been done by now on this rank. Not inside a handler of an inline job.
     fn expire(&self) {
         let mut owner = self.office.owner();
         owner.expire(|| self.office.now_ns());
@@ -191,7 +226,8 @@ impl<S: Seat> Channels<S> {
         self.hear(news);
     }
 
-    /// Makes a request to this rank.
+    /// Makes a request to this rank. Not inside a handler of an inline job: others could not be told
+    /// what comes of it.
     fn ask_here(&self, request: Request, bytes: &[u8]) {
         let mut owner = self.office.owner();
         self.office

@@ -15,7 +15,7 @@ use super::owner::{Owner, Payload};
 use super::wire::{AnswerHead, Request, kinds};
 use crate::deliver::Message;
 use crate::engine::BadRun;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
 use crate::seat::HandlerOutbox;
@@ -92,11 +92,10 @@ impl Office {
                 let bytes = Bytes::Owned(answer.bytes.unwrap_or_default());
                 let effects = self.client().answer(self.rank, answer.head, bytes);
                 match effects {
-                    Ok(Effects { waker, requests }) => {
-                        news.note(waker);
-                        for (request, bytes) in requests {
+                    Ok(effects) => {
+                        news.note(self.follow(answer.head.port, effects, |request, bytes| {
                             self.ask_here(owner, request, Payload::Owned(bytes));
-                        }
+                        }))
                     }
                     Err(why) => {
                         debug_assert!(false, "{:?}: {why}", answer.head);
@@ -113,11 +112,35 @@ impl Office {
             if let Some(bytes) = answer.bytes {
                 owner.spare(bytes);
             }
-            if let Err(error) = sent {
-                self.client().failure.get_or_insert(error);
-            }
+            self.note_failure(sent);
         }
         news
+    }
+
+    /// Keeps why something could not be told. Once the stream is shut down nobody waits for it.
+    fn note_failure(&self, sent: Result<()>) {
+        match sent {
+            Ok(()) | Err(Error::Closed(_)) => {}
+            Err(error) => drop(self.client().failure.get_or_insert(error)),
+        }
+    }
+
+    /// Asks the owner of a port for what an answer has led to; who is to be woken.
+    fn follow(
+        &self,
+        port: u32,
+        effects: Effects,
+        mut ask: impl FnMut(Request, Vec<u8>),
+    ) -> Option<Waker> {
+        let Effects { waker, back, close } = effects;
+        let returned = back.and_then(|(id, request, bytes)| {
+            ask(request, bytes);
+            self.client().returned(port, id)
+        });
+        for close in close.into_iter().chain(returned) {
+            ask(close, Vec::new());
+        }
+        waker
     }
 
     /// Takes a record of the stream.
@@ -136,15 +159,12 @@ impl Office {
             let (head, bytes) =
                 AnswerHead::parse(bytes).ok_or_else(|| bad("no answer of a channel's owner"))?;
             let effects = self.client().answer(source.0, head, Bytes::Borrowed(bytes));
-            let Effects { waker, requests } = effects.map_err(bad)?;
-            for (request, bytes) in requests {
+            let waker = self.follow(head.port, effects.map_err(bad)?, |request, bytes| {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send(source, kind, record)
                 });
-                if let Err(error) = sent {
-                    self.client().failure.get_or_insert(error);
-                }
-            }
+                self.note_failure(sent);
+            });
             outbox.notify_moved();
             waker.into_iter().for_each(Waker::wake);
             return Ok(());

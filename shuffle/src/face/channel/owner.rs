@@ -123,13 +123,6 @@ impl Owner {
                 self.open((rank, port), channel, epoch);
                 return Ok(());
             }
-            Request::Leave => {
-                let ports = self.ports.of_rank(rank);
-                ports
-                    .into_iter()
-                    .for_each(|port| self.close_port(rank, port));
-                return Ok(());
-            }
             Request::Send { port, .. }
             | Request::Get { port, .. }
             | Request::Poll { port, .. }
@@ -181,7 +174,7 @@ impl Owner {
                 queue.give_back(message, ports)?;
             }
             Request::Close { .. } => self.close_port(rank, port),
-            Request::Open { .. } | Request::Leave => {}
+            Request::Open { .. } => {}
         }
         Ok(())
     }
@@ -221,7 +214,8 @@ impl Owner {
         });
     }
 
-    /// Nobody hears of what a port has waiting. A channel that is closed goes with its last one.
+    /// The log alone hears of what a port has waiting. A channel that is closed goes with its last
+    /// one.
     fn close_port(&mut self, rank: u32, port: u32) {
         let Some(channel) = self.ports.channel_of(rank, port) else {
             return;
@@ -231,7 +225,15 @@ impl Owner {
         let place = &mut places[channel as usize];
         if let Some(queue) = &mut place.queue {
             queue.ports -= 1;
-            queue.forget(port, ports);
+            let lost = queue.forget(port, ports);
+            if lost > 0 {
+                tracing::warn!(
+                    channel,
+                    rank,
+                    lost,
+                    "sends of a port that was closed waited for room, and are dropped"
+                );
+            }
         }
         self.free(channel);
     }

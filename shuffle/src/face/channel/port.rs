@@ -10,6 +10,7 @@ use super::wait::Limit;
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
 use crate::error::{Error, Result};
+use crate::job::JobState;
 use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
@@ -32,9 +33,10 @@ pub struct Received {
 ///
 /// What one thread sends by a port comes into the channel in that order, and its gets and polls are
 /// answered in their order; there is no order between ports. Once its last handle is dropped the
-/// port is closed.
+/// port is closed, and what of its sends still waits for room is dropped, which the log says.
 ///
-/// Calls inside a handler of an inline job are [`Error::Nested`]; in a handler of a job with
+/// Calls inside a handler of an inline job are [`Error::Nested`], and what is dropped there is told
+/// to owners by the next call; in a handler of a job with
 /// threads only sends that return [immediately](Return::Immediately) may be made.
 pub struct Channel<S: Seat>(Arc<Port<S>>);
 
@@ -166,11 +168,13 @@ impl<S: Seat> Port<S> {
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
         self.channels.enter(what)?;
+        let failure = self.channels.office.client().failure.take();
+        if let Some(error) = failure {
+            let fail = |job: &mut JobState| Err(job.fail(error));
+            return self.channels.handle.seat.with(what, fail);
+        }
         let id = {
             let mut client = self.channels.office.client();
-            if let Some(error) = client.failure.take() {
-                return Err(error);
-            }
             if !client.may_begin(self.number) {
                 return Err(Error::WouldBlock);
             }
@@ -239,12 +243,20 @@ impl<S: Seat> Port<S> {
         Ok(received(answered))
     }
 
-    /// Makes a request that no room is waited for: where it cannot be made, inside a handler, with
-    /// the next port that is opened.
+    /// Makes a request that no room is waited for: with the next call where that is not possible,
+    /// inside a handler of an inline job.
     pub fn ask_later(&self, request: Request, bytes: Vec<u8>) {
-        if self.ask(request, &bytes).is_err() {
-            let mut client = self.channels.office.client();
-            client.unsent.push((self.descriptor.owner, request, bytes));
+        let channels = &self.channels;
+        if S::MOVES_ALONE {
+            // Where that fails the job has, or the stream was shut down.
+            let _ = self.ask(request, &bytes);
+            return;
+        }
+        let later = (self.descriptor.owner, request, bytes);
+        channels.office.client().unasked.push_back(later);
+        if channels.handle.seat.with("a request", |_| Ok(())).is_ok() {
+            // What is left goes with the next call.
+            let _ = channels.ask_unasked();
         }
     }
 }
@@ -276,10 +288,6 @@ impl<S: Seat> Channel<S> {
         let what = "attaching to a channel";
         channels.enter(what)?;
         channels.handle.seat.may_wait(what)?;
-        let unsent = std::mem::take(&mut channels.office.client().unsent);
-        for (owner, request, bytes) in unsent {
-            channels.ask(Rank(owner), request, &bytes)?;
-        }
         let number = channels.office.client().add(descriptor);
         let number = number.ok_or_else(|| {
             Error::config("ports", "this rank has as many ports as it may, 65,536")
@@ -330,8 +338,10 @@ impl<S: Seat> Channel<S> {
     }
 
     /// Sends a message, of a kind that means what the program wants it to mean, and returns when
-    /// `when` says. The timeout is that of its way into the channel (to a receiver with
-    /// [`Return::WhenReceived`]), also where the call returns before.
+    /// `when` says. The timeout is that of its way into the channel, also where the call returns
+    /// before; with [`Return::WhenReceived`] that of its way to a receiver, after which it is taken
+    /// out of the channel again. What is tried [once](Timeout::Once) waits for its receiver without
+    /// an end once it is in the channel.
     ///
     /// # Errors
     /// [`Error::TooLarge`] above the channel's bytes, or `max_message_bytes` less 56;
@@ -426,11 +436,7 @@ impl<S: Seat> Channel<S> {
             return Err(Error::misuse(channels.name(), why));
         }
         channels.enter("the closing of a channel")?;
-        let mut owner = channels.office.owner();
-        owner.close(descriptor.number, descriptor.epoch);
-        let news = channels.tell(&mut owner);
-        drop(owner);
-        channels.hear(news);
+        channels.close(descriptor.number, descriptor.epoch);
         Ok(())
     }
 }

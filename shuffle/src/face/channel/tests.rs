@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::conformance::ranks::ranks;
-use crate::{Job, Options, over, threaded};
+use crate::{Job, Options, StreamOptions, over, threaded};
 use trihop_transport::bootstrap::Custom;
 
 fn loopback() -> Options {
@@ -61,6 +61,8 @@ macro_rules! on_both {
         on_both($count, $node, $program, $program)
     };
 }
+
+mod given_up;
 
 /// A channel that rank `owner` makes, on all ranks.
 fn shared<S: Seat>(
@@ -172,7 +174,8 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
     assert_eq!(channel.limits(), limits);
     let short = Timeout::After(Duration::from_millis(20));
     job.barrier()?;
-    if job.rank().0 == 1 {
+    // The last asks: another than the owner, if there is one.
+    if job.rank().0 == job.size() - 1 {
         assert_eq!(channel.get(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(channel.peek(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(
@@ -184,6 +187,12 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
             channel.poll(Poll::Full, short),
             Err(Error::TimedOut(_))
         ));
+        // Nobody takes it: it is not left in the channel.
+        let unread = channel.send(0, b"unread", Return::WhenReceived, short);
+        assert!(matches!(unread, Err(Error::TimedOut(_))), "{unread:?}");
+        let dropped = channel.start_send(0, b"unread", Return::WhenReceived, Timeout::Never)?;
+        drop(dropped);
+        assert_eq!(channel.poll(Poll::Size, Timeout::Never)?, 0);
         assert_eq!(channel.poll(Poll::Out, Timeout::Never)?, 2);
         assert_eq!(channel.poll(Poll::InOrOut, Timeout::Never)?, 2);
         channel.send(1, &[1; 400], Return::WhenDeposited, Timeout::Never)?;
@@ -202,14 +211,21 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
         assert_eq!(refused, Err(too_large));
         // Nobody waits for these: what becomes of them is counted.
         channel.send(4, &[], Return::Immediately, Timeout::Once)?;
+        assert_eq!(channel.poll(Poll::Size, Timeout::Never)?, 2);
+        assert_eq!(channel.failures(), (1, Some(Error::WouldBlock)));
         channel.send(5, &[], Return::WhenBuffered, short)?;
+        while channel.failures().0 == 1 {
+            // The owner looks at its clock when it is asked.
+            assert_eq!(channel.poll(Poll::Size, Timeout::Never)?, 2);
+        }
+        let (failed, last) = channel.failures();
+        assert!(matches!((failed, last), (2, Some(Error::TimedOut(_)))));
         assert_eq!(channel.pop(Timeout::Never)?.kind, 1);
         let kept = channel.peek(Timeout::Never)?;
         assert_eq!((kept.kind, kept.bytes.len()), (2, 400));
         assert_eq!(kept, channel.get(Timeout::Never)?);
-        let (failed, last) = channel.failures();
-        assert!(failed >= 1 && last.is_some(), "{failed} failures");
-        while channel.pop(Timeout::Once).is_ok() {}
+        assert_eq!(channel.failures().0, 2);
+        assert_eq!(channel.pop(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(channel.poll(Poll::Empty, Timeout::Never)?, 0);
     }
     job.barrier()
@@ -219,6 +235,7 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
 fn timeouts_are_kept_and_say_so() {
     on_both!(2, |_| 0, calls_wait_as_long_as_they_may);
     on_both!(2, |rank| rank, calls_wait_as_long_as_they_may);
+    on_both!(1, |_| 0, calls_wait_as_long_as_they_may);
 }
 
 /// A send returns once its message is received, and not before.
@@ -277,39 +294,6 @@ fn long_messages<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> R
 fn messages_as_long_as_the_channel_pass() {
     on_both!(2, |_| 0, long_messages);
     on_both!(2, |rank| rank, long_messages);
-}
-
-/// What is taken back leaves its message in the channel, in its place.
-fn taken_back<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
-    let channel = shared(job, channels, 0, ChannelLimits::default())?;
-    let is_asker = job.rank().0 == 1;
-    for number in (0..4).filter(|_| is_asker) {
-        channel.send(number, b"x", Return::WhenDeposited, Timeout::Never)?;
-    }
-    for asked in 0..4 {
-        if is_asker {
-            let gets = (0..asked).map(|_| channel.start_get(Timeout::Never));
-            drop(gets.collect::<Result<Vec<_>>>()?);
-            // One that is answered before it is taken back.
-            let get = channel.start_get(Timeout::Never)?;
-            channel.poll(Poll::Size, Timeout::Never)?;
-            drop(get);
-        }
-        job.fence()?;
-    }
-    if is_asker {
-        let kinds = (0..4).map(|_| Ok(channel.get(Timeout::Never)?.kind));
-        assert_eq!(kinds.collect::<Result<Vec<_>>>()?, [0, 1, 2, 3]);
-        assert_eq!(channel.get(Timeout::Once), Err(Error::WouldBlock));
-    }
-    job.barrier()
-}
-
-#[test]
-fn a_get_that_is_taken_back_leaves_its_message_in_its_place() {
-    on_both!(2, |_| 0, taken_back);
-    on_both!(2, |rank| rank, taken_back);
-    on_both!(1, |_| 0, taken_back);
 }
 
 struct Unpark(std::thread::Thread);
@@ -442,5 +426,43 @@ fn who_awaits_an_answer_hears_that_the_job_has_failed() {
     };
     for (_, outcome) in ranks(1, |_| 0, failing) {
         assert!(matches!(outcome, Ok(Error::Handler { .. })), "{outcome:?}");
+    }
+}
+
+#[test]
+fn messages_too_short_for_an_opening_are_refused_and_the_shortest_do() {
+    let program = |_, bootstrap: Custom| -> Result<()> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let open = |max_message_bytes| {
+            let options = StreamOptions {
+                max_message_bytes,
+                ..loopback().stream
+            };
+            job.channels("channels").options(options).open()
+        };
+        for bytes in [0, 56, 57, 95] {
+            let key = match open(bytes) {
+                Err(Error::Config { key, .. }) => key,
+                other => panic!("{bytes}: {:?}", other.map(drop)),
+            };
+            assert_eq!(key, "max_message_bytes");
+        }
+        let channels = open(96)?;
+        let channel = shared(&job, &channels, 0, ChannelLimits::default())?;
+        let send = |bytes| channel.send(0, bytes, Return::WhenReceived, Timeout::Never);
+        match job.rank().0 {
+            0 => assert_eq!(channel.get(Timeout::Never)?.bytes, [1; 40]),
+            _ => send(&[1; 40])?,
+        }
+        let too_large = Error::TooLarge {
+            bytes: 41,
+            limit: 40,
+        };
+        assert_eq!(send(&[1; 41]), Err(too_large));
+        drop(channel);
+        end(job, channels)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
     }
 }

@@ -93,13 +93,15 @@ impl<S: Seat> Port<S> {
         }
         channels.handle.seat.may_wait(what)?;
         let _timed = TimedWait::begin(&channels.handle.seat, what, limit)?;
-        channels.handle.seat.wait(what, |_| {
+        channels.handle.seat.wait(what, |job| {
             let mut client = channels.office.client();
             if let Some(value) = done(&mut client) {
                 return Ok(Some(Some(value)));
             }
-            match client.failure.take() {
-                Some(error) => Err(error),
+            let failure = client.failure.take();
+            drop(client); // who is woken may use it
+            match failure {
+                Some(error) => Err(job.fail(error)),
                 None => Ok(limit.is_over().then_some(None)),
             }
         })

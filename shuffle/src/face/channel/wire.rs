@@ -15,8 +15,7 @@ pub(super) mod kinds {
     pub const CLOSE: u32 = 6;
     pub const WANT: u32 = 7;
     pub const GIVE_BACK: u32 = 8;
-    pub const LEAVE: u32 = 9;
-    pub const ANSWER: u32 = 10;
+    pub const ANSWER: u32 = 9;
 }
 
 /// Bytes of a record beside those of a message, at most: of an answer.
@@ -86,8 +85,6 @@ pub(super) enum Request {
         kind: u32,
         source: u32,
     },
-    /// All ports of the asker are closed.
-    Leave,
 }
 
 impl Request {
@@ -146,7 +143,6 @@ impl Request {
                 (id, word) = (number, u64::from(kind) | u64::from(source) << 32);
                 (kinds::GIVE_BACK, port)
             }
-            Self::Leave => (kinds::LEAVE, 0),
         };
         let raw = RawRequest {
             port: port.into(),
@@ -198,7 +194,6 @@ impl Request {
                 kind: word as u32,
                 source: (word >> 32) as u32,
             },
-            kinds::LEAVE => Self::Leave,
             _ => return None,
         };
         let has_message = matches!(kind, kinds::SEND | kinds::GIVE_BACK);
@@ -326,6 +321,9 @@ impl AnswerHead {
 }
 
 const LIMITS: usize = 5;
+
+/// Bytes of the longest answer without a message: of an opening.
+pub(super) const OPENING_BYTES: usize = HEAD_BYTES + LIMITS * size_of::<u64>();
 
 /// The limits of a channel, as an opening is answered.
 pub(super) fn write_limits(limits: &ChannelLimits, bytes: &mut Vec<u8>) {

@@ -1,5 +1,7 @@
 //! The ports of an owner's channels, and what their askers are told.
 
+use std::collections::VecDeque;
+
 use super::super::terms::ChannelLimits;
 use super::super::wire::{AnswerHead, Ended, Status};
 use super::queue::Stored;
@@ -8,25 +10,32 @@ use super::queue::Stored;
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Buffers of messages that are gone.
+/// Buffers of messages that are gone, the last behind.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Vec<Vec<u8>>);
+pub(crate) struct Spare(VecDeque<Vec<u8>>);
 
 impl Spare {
-    /// Keeps a buffer, if it is worth it.
+    /// Keeps a buffer, if it is worth it, in place of the oldest.
     pub fn put(&mut self, mut buffer: Vec<u8>) {
-        if self.0.len() < SPARE_BUFFERS && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
-            buffer.clear();
-            self.0.push(buffer);
+        if !(1..=SPARE_BYTES).contains(&buffer.capacity()) {
+            return;
         }
+        if self.0.len() == SPARE_BUFFERS {
+            self.0.pop_front();
+        }
+        buffer.clear();
+        self.0.push_back(buffer);
     }
 
-    /// The bytes, in a buffer.
+    /// The bytes, in a buffer that is not much longer: messages are counted by their bytes.
     pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut buffer = match bytes.len() {
-            0 => return Vec::new(),
-            _ => self.0.pop().unwrap_or_default(),
-        };
+        if bytes.is_empty() {
+            return Vec::new();
+        }
+        let most = 2 * bytes.len() + 64;
+        let at = self.0.iter().rposition(|spare| spare.capacity() <= most);
+        let spare = at.and_then(|at| self.0.swap_remove_back(at));
+        let mut buffer = spare.unwrap_or_default();
         buffer.extend_from_slice(bytes);
         buffer
     }
@@ -101,13 +110,6 @@ impl Ports {
     pub fn channel_of(&self, rank: u32, port: u32) -> Option<u32> {
         let port = self.ports.get(port as usize)?.as_ref()?;
         (port.rank == rank).then_some(port.channel)
-    }
-
-    /// The ports of a rank.
-    pub fn of_rank(&self, rank: u32) -> Vec<u32> {
-        let all = (0..).zip(&self.ports);
-        let its = all.filter(|(_, port)| port.as_ref().is_some_and(|port| port.rank == rank));
-        its.map(|(at, _)| at).collect()
     }
 
     /// Removes a port that is there.
@@ -236,5 +238,29 @@ impl Ports {
     /// Takes the buffer of a message that is gone.
     pub fn spare(&mut self, bytes: Vec<u8>) {
         self.spare.put(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_message_has_no_long_buffer_and_one_that_fits_is_used_again() {
+        let mut spare = Spare::default();
+        spare.put(Vec::with_capacity(SPARE_BYTES));
+        spare.put(Vec::with_capacity(66));
+        let fits = spare.0[1].as_ptr();
+        let short = spare.copy(&[7]);
+        assert_eq!((short.as_ptr(), &short[..]), (fits, &[7][..]));
+        let second = spare.copy(&[8]);
+        assert!(second.capacity() <= 66, "{}", second.capacity());
+        // Long ones that nobody uses give way.
+        spare.put(second);
+        for _ in 0..SPARE_BUFFERS - 1 {
+            spare.put(Vec::with_capacity(8));
+        }
+        assert_eq!(spare.0.len(), SPARE_BUFFERS);
+        assert!(spare.0.iter().all(|spare| spare.capacity() <= 66));
     }
 }

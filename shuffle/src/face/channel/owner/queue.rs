@@ -11,8 +11,16 @@ use super::ports::Ports;
 pub(crate) struct Stored {
     pub about: About,
     pub bytes: Vec<u8>,
-    /// Who is told when somebody takes it: port and number of a request.
-    pub receipt: Option<(u32, u64)>,
+    pub receipt: Option<Receipt>,
+}
+
+/// Who is told when somebody takes a message, and until when it may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    port: u32,
+    /// Number of the request.
+    id: u64,
+    deadline_ns: u64,
 }
 
 /// A request that waits.
@@ -77,14 +85,25 @@ impl Queue {
         }
     }
 
-    fn put(&mut self, port: u32, id: u64, when: Return, mut message: Stored, ports: &mut Ports) {
+    fn put(
+        &mut self,
+        (port, id): (u32, u64),
+        when: Return,
+        mut message: Stored,
+        deadline_ns: u64,
+        ports: &mut Ports,
+    ) {
         let bytes = message.bytes.len() as u64;
         ports.end_send(port, bytes);
         self.deposited += 1;
         message.about.number = self.deposited;
         match when {
             Return::WhenReceived => {
-                message.receipt = Some((port, id));
+                message.receipt = Some(Receipt {
+                    port,
+                    id,
+                    deadline_ns,
+                });
                 ports.credit(port);
             }
             Return::WhenDeposited => ports.answer(port, id, Status::Done, 0),
@@ -107,7 +126,9 @@ impl Queue {
         let status = match deadline_ns {
             _ if self.closed => Status::Closed,
             _ if self.sends.is_empty() && self.has_room(bytes) => {
-                self.put(port, id, when, message, ports);
+                // What is tried once is in the channel: until it is taken there is no limit.
+                let deadline_ns = deadline_ns.unwrap_or(u64::MAX);
+                self.put((port, id), when, message, deadline_ns, ports);
                 return self.settle(ports);
             }
             None => Status::WouldBlock,
@@ -174,8 +195,8 @@ impl Queue {
             return;
         };
         self.bytes -= first.bytes.len() as u64;
-        if let Some((sender, send)) = first.receipt.take() {
-            ports.answer(sender, send, Status::Done, 0);
+        if let Some(of) = first.receipt.take() {
+            ports.answer(of.port, of.id, Status::Done, 0);
         }
         if take == Take::Pop {
             ports.spare(std::mem::take(&mut first.bytes));
@@ -240,10 +261,11 @@ impl Queue {
         loop {
             let fits = |send: &Waiting<Send>| self.has_room(send.what.message.bytes.len() as u64);
             if self.sends.front().is_some_and(fits)
-                && let Some(Waiting { port, id, what, .. }) = self.sends.pop_front()
+                && let Some(of) = self.sends.pop_front()
             {
-                ports.no_longer_sends(port, what.message.bytes.len() as u64);
-                self.put(port, id, what.when, what.message, ports);
+                let Send { message, when } = of.what;
+                ports.no_longer_sends(of.port, message.bytes.len() as u64);
+                self.put((of.port, of.id), when, message, of.deadline_ns, ports);
             } else if !self.messages.is_empty()
                 && let Some(Waiting { port, id, what, .. }) = self.gets.pop_front()
             {
@@ -305,13 +327,30 @@ impl Queue {
 
     /// Ends what should have been done by now.
     pub fn expire(&mut self, now_ns: u64, ports: &mut Ports) {
-        let over = |_, _, deadline_ns| deadline_ns <= now_ns;
-        self.end_where(Status::TimedOut, over, ports);
+        self.time_out(|_, _, deadline_ns| deadline_ns <= now_ns, ports);
     }
 
     /// Ends a request that its asker waits for no longer, if it still waits.
     pub fn cancel(&mut self, port: u32, id: u64, ports: &mut Ports) {
-        let over = |of, number, _| (of, number) == (port, id);
+        self.time_out(|of, number, _| (of, number) == (port, id), ports);
+    }
+
+    /// Ends what waits and is `over` now, and takes messages out of the channel that should have
+    /// been received.
+    fn time_out(&mut self, over: impl Fn(u32, u64, u64) -> bool, ports: &mut Ports) {
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.retain_mut(|message| {
+            let receipt = message.receipt;
+            let Some(of) = receipt.filter(|of| over(of.port, of.id, of.deadline_ns)) else {
+                return true;
+            };
+            let bytes = std::mem::take(&mut message.bytes);
+            self.bytes -= bytes.len() as u64;
+            ports.answer(of.port, of.id, Status::TimedOut, 0);
+            ports.spare(bytes);
+            false
+        });
+        self.messages = messages;
         self.end_where(Status::TimedOut, over, ports);
     }
 
@@ -326,7 +365,10 @@ impl Queue {
         let sends = self.sends.iter().map(|of| of.deadline_ns);
         let gets = self.gets.iter().map(|of| of.deadline_ns);
         let polls = self.polls.iter().map(|of| of.deadline_ns);
-        sends.chain(gets).chain(polls).min().unwrap_or(u64::MAX)
+        let receipts = self.messages.iter().filter_map(|message| message.receipt);
+        let receipts = receipts.map(|of| of.deadline_ns);
+        let all = sends.chain(gets).chain(polls).chain(receipts);
+        all.min().unwrap_or(u64::MAX)
     }
 
     /// Nothing is sent any more; what is there may be taken.
@@ -339,12 +381,15 @@ impl Queue {
         self.settle(ports);
     }
 
-    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent.
-    pub fn forget(&mut self, port: u32, ports: &mut Ports) {
+    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent. How many
+    /// sends waited.
+    pub fn forget(&mut self, port: u32, ports: &mut Ports) -> usize {
+        let lost = self.sends.iter().filter(|of| of.port == port).count();
         for message in &mut self.messages {
-            message.receipt.take_if(|(sender, _)| *sender == port);
+            message.receipt.take_if(|of| of.port == port);
         }
         self.end_where(Status::Closed, |of, _, _| of == port, ports);
+        lost
     }
 
     /// A message that was taken comes back, to its place.
@@ -373,8 +418,8 @@ impl Queue {
     pub fn drop_messages(&mut self, ports: &mut Ports) -> usize {
         let messages = std::mem::take(&mut self.messages);
         self.bytes = 0;
-        for (port, id) in messages.iter().filter_map(|message| message.receipt) {
-            ports.answer(port, id, Status::Closed, 0);
+        for of in messages.iter().filter_map(|message| message.receipt) {
+            ports.answer(of.port, of.id, Status::Closed, 0);
         }
         self.settle(ports);
         messages.len()

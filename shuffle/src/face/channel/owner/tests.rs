@@ -70,14 +70,14 @@ struct Asked {
 /// What was told of a request: rank, number, status, number of the message.
 type Told = (u32, u64, Status, u64);
 
-/// Who is told once a message is taken: rank and request.
-type Receipt = Option<(u32, u64)>;
+/// Who is told once a message is taken, and until when it may be: rank, request, deadline.
+type Receipt = Option<(u32, u64, u64)>;
 
 #[derive(Default)]
 struct Model {
     now: u64,
     closed: bool,
-    /// Number of each message, its bytes, and who is to be told: rank and request.
+    /// Number of each message, its bytes, and who is to be told.
     messages: Vec<(u64, usize, Receipt)>,
     deposited: u64,
     waiting: Vec<Asked>,
@@ -134,7 +134,12 @@ impl Model {
             Wish::Send(..) if self.closed => self.end(&asked, Status::Closed, 0),
             Wish::Send(when, bytes) if self.has_room(bytes) => {
                 self.deposited += 1;
-                let receipt = (when == Return::WhenReceived).then_some((asked.rank, asked.id));
+                let until = match asked.deadline {
+                    0 => u64::MAX,
+                    deadline => deadline,
+                };
+                let receipt = (asked.rank, asked.id, until);
+                let receipt = (when == Return::WhenReceived).then_some(receipt);
                 self.messages.push((self.deposited, bytes, receipt));
                 match receipt {
                     // Told later; what it takes of the window is free.
@@ -150,7 +155,7 @@ impl Model {
                 let (number, ..) = self.messages[0];
                 if take != Take::Peek {
                     let (_, _, receipt) = self.messages.remove(0);
-                    if let Some((rank, id)) = receipt {
+                    if let Some((rank, id, _)) = receipt {
                         self.told.push((rank, id, Status::Done, 0));
                     }
                 }
@@ -201,14 +206,27 @@ impl Model {
 
     fn expire(&mut self) {
         let now = self.now;
-        self.end_where(|asked| asked.deadline <= now, Status::TimedOut);
+        self.time_out(|_, _, deadline| deadline <= now);
+    }
+
+    /// Ends requests of a rank, number and deadline that are over, in the channel or not.
+    fn time_out(&mut self, over: impl Fn(u32, u64, u64) -> bool) {
+        self.messages.retain(|(_, _, receipt)| {
+            let of = receipt.filter(|&(rank, id, deadline)| over(rank, id, deadline));
+            let told = of.map(|(rank, id, _)| (rank, id, Status::TimedOut, 0));
+            self.told.extend(told);
+            of.is_none()
+        });
+        let is_over = |asked: &Asked| over(asked.rank, asked.id, asked.deadline);
+        self.end_where(is_over, Status::TimedOut);
     }
 
     fn end_where(&mut self, over: impl Fn(&Asked) -> bool, status: Status) {
-        let (ended, rest) = self.waiting.drain(..).partition(|asked| over(asked));
+        let (ended, rest): (Vec<_>, _) = self.waiting.drain(..).partition(over);
         self.waiting = rest;
-        let ended: Vec<Asked> = ended;
-        ended.iter().for_each(|asked| self.end(asked, status, 0));
+        for asked in ended {
+            self.end(&asked, status, 0);
+        }
         self.settle();
     }
 
@@ -359,10 +377,7 @@ impl Both {
             }
             Event::Cancel(rank, back) => {
                 let id = id.saturating_sub(back);
-                model.end_where(
-                    |asked| (asked.rank, asked.id) == (rank, id),
-                    Status::TimedOut,
-                );
+                model.time_out(|of, number, _| (of, number) == (rank, id));
                 let port = port_of(rank);
                 self.take(rank, Request::Cancel { port, id }, 0);
             }
@@ -413,7 +428,7 @@ impl Both {
                 model.waiting.retain(|asked| asked.rank != rank);
                 let receipts = model.messages.iter_mut();
                 receipts.for_each(|(_, _, receipt)| {
-                    receipt.take_if(|(of, _)| *of == rank);
+                    receipt.take_if(|(of, ..)| *of == rank);
                 });
                 model.ended[rank as usize] = Ended::default();
                 self.credit[rank as usize] = Ended::default();
@@ -532,7 +547,7 @@ fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
     let foreign = owner.take(2, Request::Close { port }, Payload::Borrowed(&[]), || 0);
     assert!(foreign.is_err());
     owner
-        .take(1, Request::Leave, Payload::Borrowed(&[]), || 0)
+        .take(1, Request::Close { port }, Payload::Borrowed(&[]), || 0)
         .unwrap();
     assert_eq!(open(&mut owner, 1).0, Status::Done);
     owner.leave();

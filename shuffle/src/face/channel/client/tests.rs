@@ -1,0 +1,101 @@
+//! What an asker tells an owner, and in which order.
+
+use super::super::wire::{About, write_limits};
+use super::*;
+
+const OWNER: u32 = 3;
+const AT_OWNER: u32 = 12;
+
+fn answer(port: u32, id: u64, about: About) -> AnswerHead {
+    AnswerHead {
+        port,
+        status: Status::Done,
+        id,
+        value: AT_OWNER.into(),
+        ended: Ended::default(),
+        about,
+    }
+}
+
+/// A port that is open; its number.
+fn open(client: &mut Client) -> u32 {
+    let descriptor = Descriptor {
+        job: 1,
+        owner: OWNER,
+        number: 0,
+        epoch: 0,
+    };
+    let port = client.add(descriptor).unwrap();
+    let mut limits = Vec::new();
+    write_limits(&ChannelLimits::default(), &mut limits);
+    let opening = answer(port, 0, About::default());
+    let opened = client.answer(OWNER, opening, Bytes::Borrowed(&limits));
+    opened.map(drop).unwrap();
+    assert_eq!(client.take_answer(port, 0).unwrap().status, Status::Done);
+    port
+}
+
+#[test]
+fn a_port_is_closed_behind_the_message_that_goes_back() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let id = client.begin(port, Expects::Message);
+    let cancel = Request::Cancel { port: AT_OWNER, id };
+    assert_eq!(client.abandon(port, id), [(cancel, Vec::new())]);
+    assert_eq!(client.close(port), None);
+    let about = About {
+        number: 5,
+        source: 2,
+        kind: 9,
+    };
+    let head = answer(port, id, about);
+    let effects = client.answer(OWNER, head, Bytes::Borrowed(b"late"));
+    let Effects { back, close, .. } = effects.unwrap();
+    let request = Request::GiveBack {
+        port: AT_OWNER,
+        number: 5,
+        kind: 9,
+        source: 2,
+    };
+    assert_eq!(back, Some((id, request, b"late".to_vec())));
+    assert_eq!(close, None, "it would overtake the message");
+    let again = client.answer(OWNER, head, Bytes::Borrowed(b"late"));
+    assert_eq!(again.err(), Some("a second answer to one request"));
+    let close = Request::Close { port: AT_OWNER };
+    assert_eq!(client.returned(port, id), Some(close));
+    assert_eq!(client.returned(port, id), None);
+}
+
+#[test]
+fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let id = client.begin(port, Expects::Number);
+    let cancel = Request::Cancel { port: AT_OWNER, id };
+    let requests = client.abandon(port, id).into_iter();
+    let requests = requests.map(|(request, bytes)| (OWNER, request, bytes));
+    client.unasked.extend(requests);
+    assert_eq!(client.close(port), None);
+    let head = answer(port, id, About::default());
+    let effects = client.answer(OWNER, head, Bytes::Borrowed(&[]));
+    let Effects { back, close, .. } = effects.unwrap();
+    assert_eq!((back, close), (None, None));
+    let close = Request::Close { port: AT_OWNER };
+    let behind = [cancel, close].map(|request| (OWNER, request, Vec::new()));
+    assert_eq!(client.unasked, behind);
+}
+
+#[test]
+fn who_tries_again_and_again_asks_for_room_once() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    assert!(client.want(port));
+    assert!(!client.want(port));
+    let credit = AnswerHead {
+        status: Status::Credit,
+        ..answer(port, 0, About::default())
+    };
+    let told = client.answer(OWNER, credit, Bytes::Borrowed(&[]));
+    told.map(drop).unwrap();
+    assert!(client.want(port));
+}
