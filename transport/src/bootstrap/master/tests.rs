@@ -2,6 +2,7 @@ use super::*;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc;
 use std::thread;
 
 use crate::watchdog;
@@ -198,6 +199,23 @@ fn an_abort_reaches_all_and_a_rank_that_ends_is_named() {
     let text = serve(listener, 2).unwrap().fence().unwrap_err().to_string();
     assert!(text.ends_with("ended without arriving: ranks 1"), "{text}");
     ends.join().unwrap();
+}
+
+#[test]
+fn a_server_ends_with_rank_0_though_a_forked_child_has_its_connection() {
+    let (listener, _) = listener();
+    let secret = Secret::from_bytes(SECRET);
+    let (server, connection) = Server::start(listener, secret, 1).unwrap();
+    let of_a_child = connection.try_clone().unwrap();
+    let (ended, ends) = mpsc::channel();
+    thread::spawn(move || {
+        drop(connection);
+        drop(server);
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(watchdog::PERIOD)
+        .expect("the server's thread still runs");
+    drop(of_a_child);
 }
 
 #[test]
