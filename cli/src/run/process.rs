@@ -145,6 +145,8 @@ fn is_of_other_launchers(name: &str) -> bool {
         "PMIX_",
         "TRIHOP_LAUNCHER",
         "TRIHOP_MASTER",
+        // That of an outer job, whose ranks these are not.
+        "TRIHOP_AGENT",
         crate::progress::VARIABLE,
     ]
     .iter()
