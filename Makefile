@@ -21,8 +21,10 @@ MANIFEST ?= $(target)/installed
 export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 
 # What is built to be kept names no folder of the machine that built it. All release builds have it, so that they share.
+# Added to build.rustflags of the user's own configuration. Where RUSTFLAGS or target.*.rustflags are set, cargo takes
+# those alone, and folders are named.
 cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
-release := RUSTFLAGS="$(strip $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=trihop --remap-path-prefix=$(cargo_home)=cargo)" cargo
+release := cargo --config 'build.rustflags=["--remap-path-prefix=$(CURDIR)=trihop","--remap-path-prefix=$(cargo_home)=cargo"]'
 kept := $(if $(filter dev,$(PROFILE)),cargo,$(release))
 
 help: ## Shows this list
