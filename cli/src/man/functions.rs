@@ -11,7 +11,7 @@ const HEADER: &str = include_str!(env!("HEADER_OF_TRIHOP"));
 
 /// Name of a page, what its functions are for, and how their names begin. The first that fits
 /// counts; functions of no other page are those of a job.
-const PAGES: [(&str, &str, &[&str]); 10] = [
+const PAGES: [(&str, &str, &[&str]); 11] = [
     (
         "trihop_diagnostics",
         "counters, dumps and logs",
@@ -71,6 +71,11 @@ const PAGES: [(&str, &str, &[&str]); 10] = [
         "trihop_status",
         "what a call returns, and the version",
         &["trihop_strerror", "trihop_last_error", "trihop_version"],
+    ),
+    (
+        "trihop_channel",
+        "bounded queues of messages",
+        &["trihop_channel", "trihop_received_"],
     ),
     ("trihop_job", "jobs, and who is where", &["trihop_"]),
 ];
@@ -251,7 +256,7 @@ mod tests {
                       typedef int trihop_x;\nstatic inline int trihop_no(void) {\n}\n";
         let functions = functions(header);
         assert_eq!(functions.len(), 1);
-        let text = text(9, &functions);
+        let text = text(PAGES.len() - 1, &functions);
         let expected = ".SS trihop_poll()\n.nf\nint trihop_poll(int a,\n         int b);\n.fi\n\
                         Does \\fBthis\\fR\n\\- or that.\n.PP\n.nf\n`\n.fi\n.PP\nThreads: any.\n";
         assert!(text.contains(expected), "{text}");
