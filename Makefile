@@ -16,11 +16,15 @@ soname := libtrihop.so.0
 PROFILE ?= release
 built := $(target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PREFIX ?= /usr/local
+# What is installed, for `make uninstall`.
+MANIFEST ?= $(target)/installed
 export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 
 # What is built to be kept names no folder of the machine that built it. All release builds have it, so that they share.
+# Added to build.rustflags of the user's own configuration. Where RUSTFLAGS or target.*.rustflags are set, cargo takes
+# those alone, and folders are named.
 cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
-release := RUSTFLAGS="$(strip $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=trihop --remap-path-prefix=$(cargo_home)=cargo)" cargo
+release := cargo --config 'build.rustflags=["--remap-path-prefix=$(CURDIR)=trihop","--remap-path-prefix=$(cargo_home)=cargo"]'
 kept := $(if $(filter dev,$(PROFILE)),cargo,$(release))
 
 help: ## Shows this list
@@ -41,10 +45,10 @@ library: ## Builds the C library, shared and static
 
 install: library ## Installs library, headers, CLI, documents and completions below PREFIX (/usr/local), for packagers below DESTDIR
 	$(kept) build --locked --profile $(PROFILE) --package trihop-cli
-	packaging/install.sh $(built) $(target)/installed
+	packaging/install.sh $(built) $(MANIFEST)
 
 uninstall: ## Removes what was installed last
-	packaging/install.sh --undo $(target)/installed
+	packaging/install.sh --undo $(MANIFEST)
 
 deb: ## Builds a Debian package, target/deb/trihop_VERSION-1_ARCHITECTURE.deb
 	@tools/install.sh deb

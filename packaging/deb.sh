@@ -15,9 +15,10 @@ export SOURCE_DATE_EPOCH
 maintainer="${DEBFULLNAME:-The trihop developers} <${DEBEMAIL:-trihop@localhost}>"
 
 root=$folder/root
-rm -rf "$root" "$folder"/trihop_*.deb
+rm -rf "$root" "$folder/installed" "$folder"/trihop_*.deb
 unset BINDIR INCLUDEDIR DATADIR MANDIR DOCDIR
-make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" install
+# A list of its own: `make uninstall` is to remove what was installed for use, if anything was.
+make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" MANIFEST="$folder/installed" install
 
 doc=$root/usr/share/doc/trihop
 # Debian has one text of what may be done, and changes packed.
@@ -73,5 +74,5 @@ echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 package=$folder/trihop_$version-1_$architecture.deb
 dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
-rm -rf "$root" "$folder/debian"
+rm -rf "$root" "$folder/debian" "$folder/installed"
 echo "$package"

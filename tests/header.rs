@@ -2,6 +2,7 @@
 //! header`).
 
 use std::fs;
+use std::path::Path;
 
 #[test]
 fn the_committed_header_is_that_of_the_sources() {
@@ -22,4 +23,34 @@ fn the_committed_header_is_that_of_the_sources() {
         "include/trihop.h is not that of src/capi from line {} on; run `make header` and commit it",
         differs + 1
     );
+}
+
+/// DeltaFS's clients have headers of their own.
+#[test]
+fn each_function_that_the_library_exports_is_in_the_committed_header() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = fs::read_to_string(root.join("include/trihop.h")).unwrap();
+    let mut count = 0;
+    let mut folders = vec![root.join("src/capi")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.extend((!path.ends_with("deltafs")).then_some(path));
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            for rest in source.split("extern \"C\" fn trihop_").skip(1) {
+                let name = rest.split('(').next().unwrap_or_default();
+                let declared = format!("trihop_{name}(");
+                let path = path.display();
+                assert!(
+                    header.contains(&declared),
+                    "{path}: `{declared})` is not in include/trihop.h; name the file in build.rs"
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 100, "only {count} functions were found");
 }

@@ -178,6 +178,19 @@ fn agents_and_ranks_meet_by_name_when_they_are_started_by_hand() {
 }
 
 #[test]
+fn a_job_that_a_rank_with_an_agent_starts_is_one_of_its_own() {
+    for inner in ["", "--seat agent "] {
+        let command = format!("{TRIHOP} run {inner}-n 2 -- {TRIHOP} exchange --count 1000");
+        let mut outer = words("--seat agent -n 2 -- sh -c");
+        outer.push(format!("exec {command}"));
+        let ended = Launched::trihop(outer).wait();
+        has_ended_well(&ended, inner);
+        let jobs = ended.stdout.matches("2 on 1 nodes").count();
+        assert_eq!(jobs, 2, "{inner}: {}", ended.stdout);
+    }
+}
+
+#[test]
 fn ranks_without_an_agent_say_so() {
     let mut rank = Command::new(TRIHOP);
     rank.arg("exchange")

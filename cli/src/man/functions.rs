@@ -77,6 +77,11 @@ const PAGES: [(&str, &str, &[&str]); 11] = [
         "what a call returns, and the version",
         &["trihop_strerror", "trihop_last_error", "trihop_version"],
     ),
+    (
+        "trihop_channel",
+        "bounded queues of messages",
+        &["trihop_channel", "trihop_received_"],
+    ),
     ("trihop_job", "jobs, and who is where", &["trihop_"]),
 ];
 

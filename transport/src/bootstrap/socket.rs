@@ -12,6 +12,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::error::{Error, Result};
 
+/// The most that is received at once.
+const CHUNK_BYTES: usize = 4096;
+
 /// Why a wait on the launcher ended without what was waited for.
 #[derive(Debug)]
 pub(super) enum Broken {
@@ -154,12 +157,23 @@ impl LauncherSocket {
 
     /// Appends what has arrived to `bytes`, at least one byte.
     pub(super) fn receive(&self, bytes: &mut Vec<u8>, deadline: Instant) -> Result<(), Broken> {
-        let mut chunk = [0_u8; 4096];
+        self.receive_at_most(CHUNK_BYTES, bytes, deadline)
+    }
+
+    /// As [`LauncherSocket::receive`], but leaves what is behind `most` bytes in the socket.
+    pub(super) fn receive_at_most(
+        &self,
+        most: usize,
+        bytes: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<(), Broken> {
+        let mut chunk = [0_u8; CHUNK_BYTES];
+        let room = most.min(CHUNK_BYTES);
         loop {
-            match recv(&self.descriptor, &mut chunk[..], RecvFlags::DONTWAIT) {
+            match recv(&self.descriptor, &mut chunk[..room], RecvFlags::DONTWAIT) {
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(Broken::Closed),
                 Ok((count, _)) => {
-                    bytes.extend_from_slice(&chunk[..count.min(chunk.len())]);
+                    bytes.extend_from_slice(&chunk[..count.min(room)]);
                     return Ok(());
                 }
                 Err(Errno::AGAIN) => self.ready(PollFlags::IN, deadline)?,

@@ -121,14 +121,15 @@ fn introduce(
     handshake::check_verdict(&verdict, &hello, secret, claim, &own).map_err(refused)
 }
 
-/// The next `N` bytes; the other side says no more before it is answered.
+/// The next `N` bytes. What is behind them stays: with its verdict rank 0 may send why it refuses
+/// this rank.
 fn receive<const N: usize>(socket: &LauncherSocket, deadline: Instant) -> Result<[u8; N], Broken> {
     let mut bytes = Vec::with_capacity(N);
     while bytes.len() < N {
-        socket.receive(&mut bytes, deadline)?;
+        socket.receive_at_most(N - bytes.len(), &mut bytes, deadline)?;
     }
     let mut word = [0; N];
-    word.copy_from_slice(&bytes[..N]);
+    word.copy_from_slice(&bytes);
     Ok(word)
 }
 

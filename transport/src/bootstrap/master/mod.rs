@@ -38,7 +38,7 @@ const NAME: &str = "master";
 pub struct Master {
     client: Client,
     topology: Topology,
-    /// Of rank 0. Dropped after the client, whose end ends it.
+    /// Of rank 0; ends with it.
     _server: Option<Server>,
 }
 

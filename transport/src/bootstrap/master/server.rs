@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -36,9 +37,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Descriptors of the process besides those of ranks and strangers.
 const DESCRIPTORS_OF_OURS: u64 = 64;
 
-/// The thread; it ends once rank 0 hangs up.
+/// The thread; it ends once rank 0 hangs up, or this is dropped.
 #[derive(Debug)]
 pub(super) struct Server {
+    /// Another descriptor of rank 0's own connection.
+    ours: OwnedFd,
     thread: Option<MaskedThread<()>>,
 }
 
@@ -61,14 +64,17 @@ impl Server {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(|e| failed(e.into()))?;
+        let client = ours.try_clone().map_err(failed)?;
         let mut serving = Serving::new(listener, secret, size, theirs);
         let thread = Some(masked::spawn("trihop-master", move || serving.run())?);
-        Ok((Self { thread }, ours))
+        Ok((Self { ours, thread }, client))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // A close would not do: a forked child may have the connection open, too.
+        let _ = shutdown(&self.ours, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // What it panicked with, it has said.
             let _ = thread.join();

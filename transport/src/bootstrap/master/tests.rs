@@ -2,6 +2,7 @@ use super::*;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc;
 use std::thread;
 
 use crate::watchdog;
@@ -146,25 +147,30 @@ fn a_rank_with_another_secret_is_told_and_the_job_goes_on_without_it() {
     );
 }
 
-/// Both ranks and rank 0 hear why.
-fn is_refused_for_all(claims: [Claim; 2], why: &str) {
+/// Both ranks and rank 0 hear why, above all one of `refused`.
+fn is_refused_for_all(claims: [Claim; 2], refused: &[usize], why: &str) {
     let (listener, place) = listener();
     let outcome = |master: Result<Master>| master.unwrap_err().to_string();
     let others = claims.map(|claim| rank(&place, claim, SECRET, outcome));
     let of_0 = outcome(serve(listener, 3));
     assert!(of_0.contains(why), "rank 0 heard: {of_0}");
-    for other in others {
-        let text = other.join().unwrap();
+    let texts = others.map(|other| other.join().unwrap());
+    for text in &texts {
         // Who was let in before may be waiting at a fence, or find the job gone.
         let is_told = text.contains(why) || text.contains("closed") || text.contains("not reached");
         assert!(is_told, "{text}");
     }
+    let is_told = |rank: &usize| texts[*rank].contains(why);
+    assert!(refused.iter().any(is_told), "{refused:?} of {texts:?}");
 }
 
 #[test]
 fn ranks_that_contradict_each_other_are_told_by_all() {
-    is_refused_for_all([claim(1, 3), claim(1, 3)], "two processes are rank 1");
-    is_refused_for_all([claim(1, 3), claim(2, 4)], "TRIHOP_SIZE=4, rank 0 has 3");
+    // Whichever comes second.
+    let twice = [claim(1, 3), claim(1, 3)];
+    is_refused_for_all(twice, &[0, 1], "two processes are rank 1");
+    let unlike = [claim(1, 3), claim(2, 4)];
+    is_refused_for_all(unlike, &[1], "TRIHOP_SIZE=4, rank 0 has 3");
 }
 
 #[test]
@@ -193,6 +199,23 @@ fn an_abort_reaches_all_and_a_rank_that_ends_is_named() {
     let text = serve(listener, 2).unwrap().fence().unwrap_err().to_string();
     assert!(text.ends_with("ended without arriving: ranks 1"), "{text}");
     ends.join().unwrap();
+}
+
+#[test]
+fn a_server_ends_with_rank_0_though_a_forked_child_has_its_connection() {
+    let (listener, _) = listener();
+    let secret = Secret::from_bytes(SECRET);
+    let (server, connection) = Server::start(listener, secret, 1).unwrap();
+    let of_a_child = connection.try_clone().unwrap();
+    let (ended, ends) = mpsc::channel();
+    thread::spawn(move || {
+        drop(connection);
+        drop(server);
+        ended.send(()).unwrap();
+    });
+    ends.recv_timeout(watchdog::PERIOD)
+        .expect("the server's thread still runs");
+    drop(of_a_child);
 }
 
 #[test]
