@@ -29,7 +29,9 @@ impl JobState {
     /// ranks, and at which stage messages are kept.
     pub fn note_wait(&mut self, patience: &mut Patience, what: &'static str) {
         let now_ns = self.now_ns();
-        self.shown.begin_wait(&mut patience.note, what, now_ns);
+        // A call that has found no place before has waited for longer than this round.
+        let since_ns = patience.since_ns.unwrap_or(now_ns);
+        self.shown.begin_wait(&mut patience.note, what, since_ns);
         if patience.ends(now_ns, self.patience_ns) {
             self.warn_of_long_wait(what);
         }
@@ -93,5 +95,36 @@ impl JobState {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::job::detect;
+
+    #[test]
+    fn a_wait_that_gets_a_place_late_is_shown_in_its_full_length() {
+        let options = Options::default();
+        let bootstrap = detect(&options).unwrap();
+        let mut state = JobState::start(options, bootstrap).unwrap().state;
+        let mut waits: [Patience; 9] = Default::default();
+        let shown = |state: &JobState| {
+            let mut ages: Vec<u64> = state.shown.waits(u64::MAX).map(|wait| wait.1).collect();
+            ages.sort_unstable();
+            ages
+        };
+        for wait in &mut waits {
+            state.note_wait(wait, "news");
+        }
+        assert_eq!(shown(&state).len(), 8, "there is no place for more");
+        let [first, others @ ..] = &mut waits;
+        state.end_wait(first, "news");
+        state.note_wait(&mut others[7], "news");
+        let of = |wait: &Patience| u64::MAX - wait.since_ns.unwrap();
+        let mut ages: Vec<u64> = others.iter().map(of).collect();
+        ages.sort_unstable();
+        assert_eq!(shown(&state), ages);
     }
 }

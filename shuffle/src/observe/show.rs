@@ -38,7 +38,6 @@ type Words<'a> = Snapshot<'a, MappedU64>;
 struct Waiting {
     what: &'static str,
     since_ns: u64,
-    is_shown: bool,
 }
 
 /// Place of a call in that table, if it has one.
@@ -53,6 +52,8 @@ pub(crate) struct Shown {
     sleep_due_ns: u64,
     text_due_ns: u64,
     waits: [Option<Waiting>; MOST_WAITS],
+    /// The page says that calls wait.
+    shows_waits: bool,
     text: Vec<u8>,
 }
 
@@ -65,6 +66,7 @@ impl Shown {
             sleep_due_ns: u64::MAX,
             text_due_ns: u64::MAX,
             waits: [None; MOST_WAITS],
+            shows_waits: false,
             text: Vec::new(),
         }
     }
@@ -94,25 +96,22 @@ impl Shown {
         now_ns >= self.sleep_due_ns
     }
 
-    /// A call begins to wait, unless it has noted that before.
-    pub fn begin_wait(&mut self, note: &mut WaitNote, what: &'static str, now_ns: u64) {
+    /// A call waits since then, unless it has noted that before.
+    pub fn begin_wait(&mut self, note: &mut WaitNote, what: &'static str, since_ns: u64) {
         if self.page.is_none() || note.0.is_some() {
             return;
         }
         note.0 = self.waits.iter().position(Option::is_none);
         if let Some(place) = note.0 {
-            self.waits[place] = Some(Waiting {
-                what,
-                since_ns: now_ns,
-                is_shown: false,
-            });
+            self.waits[place] = Some(Waiting { what, since_ns });
         }
     }
 
-    /// Its wait is over; whether the page says that it lasts.
+    /// Its wait is over; whether the page must be shown anew because of that: no call waits any
+    /// more, and the page says that one does. Calls that go on waiting show it when it is due.
     pub fn end_wait(&mut self, note: &mut WaitNote) -> bool {
         let wait = note.0.take().and_then(|place| self.waits[place].take());
-        wait.is_some_and(|wait| wait.is_shown)
+        wait.is_some() && self.shows_waits && self.waits.iter().all(Option::is_none)
     }
 
     /// The calls that wait, and how long they have.
@@ -124,10 +123,8 @@ impl Shown {
     /// Shows the counters of this moment.
     pub fn show(&mut self, now_ns: u64, rounds: u64, engine: &Engine) {
         let Some(page) = &mut self.page else { return };
-        for wait in self.waits.iter_mut().flatten() {
-            wait.is_shown = true;
-        }
         let waits = self.waits.iter().flatten();
+        self.shows_waits = waits.clone().next().is_some();
         page.show(Area::Numbers, |words| {
             words.put(now_ns);
             words.put(rounds);

@@ -7,6 +7,7 @@ use trihop_transport::topology::Topology;
 
 use super::read::{Words, moment};
 use super::{Seen, Shown, StreamSeen, WaitNote, of_process};
+use crate::job::{JobState, Started, detect};
 use crate::over::Threaded;
 use crate::{Error, Inline, Job, Options, Rank, Seat, minirank, over, threaded};
 
@@ -155,6 +156,42 @@ fn a_text_is_of_a_time_in_which_the_call_has_waited() {
         !shown.end_wait(&mut note),
         "no numbers were shown meanwhile"
     );
+}
+
+/// An endpoint without streams, and a page that tests show by themselves.
+fn endpoint_and_page() -> (Started, Shown) {
+    let options = Options {
+        counters_page: false,
+        ..Options::default()
+    };
+    let bootstrap = detect(&options).unwrap();
+    let started = JobState::start(options, bootstrap).unwrap();
+    let page = Page::create(1).unwrap().remove(0);
+    let secret = Secret::random().unwrap();
+    let shown = Shown::on(page, &started.state.engine.topology, &secret);
+    (started, shown)
+}
+
+#[test]
+fn the_end_of_a_wait_shows_nothing_while_others_wait() {
+    let (started, mut shown) = endpoint_and_page();
+    let engine = &started.state.engine;
+    let mut notes: [WaitNote; 2] = Default::default();
+    notes
+        .iter_mut()
+        .for_each(|note| shown.begin_wait(note, "news", 1));
+    shown.show(2, 1, engine);
+    // Two threads that wait in turn, always one at least.
+    for turn in 0..4 {
+        let note = &mut notes[turn % 2];
+        assert!(!shown.end_wait(note), "turn {turn}");
+        shown.begin_wait(note, "news", 3);
+    }
+    let [one, other] = &mut notes;
+    assert!(!shown.end_wait(one) && shown.end_wait(other));
+    shown.show(4, 2, engine);
+    shown.begin_wait(one, "news", 5);
+    assert!(!shown.end_wait(one), "the page says that nobody waits");
 }
 
 proptest! {
