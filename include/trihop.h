@@ -380,8 +380,8 @@ typedef struct trihop_channel_t trihop_channel_t;
 typedef struct trihop_channels_t trihop_channels_t;
 
 // A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
-// its calls waits. Each step ends on all ranks once each has said that it pushes no more; nothing
-// of a later step is pulled in an earlier one.
+// its calls waits for others. Each step ends on all ranks once each has said that it pushes no
+// more; nothing of a later step is pulled in an earlier one.
 //
 // ```c
 // size_t next = 0;
@@ -1054,7 +1054,8 @@ trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 // Threads: any.
 trihop_status_t trihop_abort(const struct trihop_job_t *job, int exit_status, const char *why);
 
-// Who started the job: `master`, `pmix`, `pmi1`, `local`, `custom` or `single`. Null where `job` is.
+// Who started the job: `master`, `pmix`, `pmi1`, `local`, `agent`, `custom` or `single`. Null where
+// `job` is.
 //
 // Threads: any. The text lives as long as the job.
 const char *trihop_launcher(const struct trihop_job_t *job);
@@ -1605,8 +1606,9 @@ trihop_status_t trihop_conveyor_unpull(struct trihop_conveyor_t *conveyor);
 
 // Makes a round of progress, and fetches what has come once all that was fetched before has been
 // pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-// does and everything has been pulled, else 1. Where nothing has moved several times in a row, it
-// sleeps until something comes, at most for a millisecond.
+// does and everything has been pulled, else 1. Where nothing has moved several times in a row, the last
+// push was announced or found no room, and nothing is here on any stream, it sleeps until something
+// comes, at most for a millisecond.
 //
 // Threads: as `trihop_conveyor_t` says.
 trihop_status_t trihop_conveyor_advance(struct trihop_conveyor_t *conveyor,

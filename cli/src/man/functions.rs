@@ -46,11 +46,6 @@ const PAGES: [(&str, &str, &[&str]); 11] = [
         &["trihop_merging_"],
     ),
     (
-        "trihop_channel",
-        "mailboxes that any rank sends to by name",
-        &["trihop_channel", "trihop_received_"],
-    ),
-    (
         "trihop_array",
         "elements with keys that may move between ranks",
         &["trihop_array_", "trihop_pack"],
