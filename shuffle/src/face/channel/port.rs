@@ -36,8 +36,8 @@ pub struct Received {
 /// port is closed, and what of its sends still waits for room is dropped, which the log says.
 ///
 /// Calls inside a handler of an inline job are [`Error::Nested`], and what is dropped there is told
-/// to owners by the next call; in a handler of a job with
-/// threads only sends that return [immediately](Return::Immediately) may be made.
+/// to owners by the next call; in a handler of a job with threads only sends that return
+/// [immediately](Return::Immediately) may be made.
 pub struct Channel<S: Seat>(Arc<Port<S>>);
 
 impl<S: Seat> Clone for Channel<S> {

@@ -73,7 +73,7 @@ impl Queue {
 
     fn has_room(&self, bytes: u64) -> bool {
         self.messages.len() < self.limits.messages as usize
-            && self.limits.bytes.saturating_sub(self.bytes) >= bytes
+            && self.bytes.saturating_add(bytes) <= self.limits.bytes
     }
 
     /// For how many messages of a byte there is room.
