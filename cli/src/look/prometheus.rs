@@ -38,6 +38,33 @@ const STAGE_GAUGES: [Gauge<StageSeen>; 5] = [
     }),
 ];
 
+/// What an endpoint has itself: name, what it is, and the number.
+const ENDPOINT_GAUGES: [(&str, &str, fn(&Seen) -> f64); 4] = [
+    (
+        "trihop_waited_seconds",
+        "How long the oldest call has waited, 0 where none does.",
+        |seen| {
+            let waited_ns = seen.longest_wait().map_or(0, |wait| wait.waited_ns);
+            waited_ns as f64 / 1e9
+        },
+    ),
+    (
+        "trihop_age_seconds",
+        "How old these numbers of the endpoint are.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.age_ns) as f64 / 1e9,
+    ),
+    (
+        "trihop_open_streams",
+        "Streams that are open, also those that have no room on the page.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.open_streams) as f64,
+    ),
+    (
+        "trihop_missing_streams",
+        "Open streams that have no room on the page of the endpoint: no series counts them.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.missing_streams()) as f64,
+    ),
+];
+
 /// Those of a queue's counters that may fall again.
 const FALLING: [&str; 2] = ["waiting_ns", "longest_wait_ns"];
 
@@ -110,27 +137,11 @@ pub fn text(all: &[Seen]) -> String {
             }
         }
     }
-    let name = "trihop_waited_seconds";
-    head(
-        &mut out,
-        name,
-        "gauge",
-        "How long the oldest call has waited, 0 where none does.",
-    );
-    for seen in all {
-        let waited_ns = seen.longest_wait().map_or(0, |wait| wait.waited_ns);
-        let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), waited_ns as f64 / 1e9);
-    }
-    let name = "trihop_age_seconds";
-    head(
-        &mut out,
-        name,
-        "gauge",
-        "How old these numbers of the endpoint are.",
-    );
-    for seen in all {
-        let age_ns = seen.now.as_ref().map_or(0, |now| now.age_ns);
-        let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), age_ns as f64 / 1e9);
+    for (name, help, of) in ENDPOINT_GAUGES {
+        head(&mut out, name, "gauge", help);
+        for seen in all {
+            let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), of(seen));
+        }
     }
     out
 }

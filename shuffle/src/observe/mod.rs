@@ -85,10 +85,18 @@ pub struct Moment {
     pub rounds: u64,
     /// Calls that wait.
     pub waits: Vec<Wait>,
-    /// Streams that are open. Those that the page has no room for are missing.
+    /// Streams that are open.
     pub open_streams: u64,
-    /// These streams; that of the job's collectives is the first.
+    /// Those of them that the page has room for; that of the job's collectives is the first.
     pub streams: Vec<StreamSeen>,
+}
+
+impl Moment {
+    /// Open streams that the page has no room for: [`streams`](Self::streams) lacks them, and so
+    /// does any sum over it.
+    pub fn missing_streams(&self) -> u64 {
+        self.open_streams.saturating_sub(self.streams.len() as u64)
+    }
 }
 
 /// A call that waits.
