@@ -28,8 +28,6 @@ pub(crate) use show::{Shown, WaitNote};
 
 /// Bytes of a name of a host or stream, and of what is waited for, that a page has room for.
 const NAME_BYTES: usize = 64;
-/// Bytes of the name of a stage.
-const STAGE_BYTES: usize = 16;
 /// Calls that wait at the same time, of which a page tells.
 const MOST_WAITS: usize = 8;
 

@@ -6,14 +6,14 @@ use trihop_transport::secret::Secret;
 use trihop_transport::sync::MappedU64;
 use trihop_transport::topology::Topology;
 
-use super::{MOST_WAITS, NAME_BYTES, STAGE_BYTES};
+use super::{MOST_WAITS, NAME_BYTES};
 use crate::dump::Bound;
 use crate::endpoint::Engine;
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::edge::Edge;
-use crate::route::Stage;
+use crate::route::{STAGE_NAME_BYTES, Stage};
 use crate::stats::{QueueStats, Stats};
 
 /// What the number of a job, which everybody of the same user may see, is derived from its secret
@@ -234,7 +234,7 @@ fn put_text(words: &mut Words<'_>, text: &str, bytes: usize) {
 
 /// Words that [`put_stream`] puts at most.
 fn stream_words(out: &Outbound) -> usize {
-    let stage = STAGE_BYTES / 8 + 5 + QueueStats::TABLE.len();
+    let stage = STAGE_NAME_BYTES / 8 + 5 + QueueStats::TABLE.len();
     let stages = out.queues.route.stages().len();
     let pools = 2 * Bound::POOLS.len();
     4 + NAME_BYTES / 8 + Stats::TABLE.len() + pools + stages * stage
@@ -278,7 +278,7 @@ fn put_stage(words: &mut Words<'_>, out: &Outbound, stage: Stage) {
             }
         }
     }
-    put_text(words, queues.route.stage_name(stage), STAGE_BYTES);
+    put_text(words, queues.route.stage_name(stage), STAGE_NAME_BYTES);
     words.put(open);
     all.rows().for_each(|(_, count)| words.put(count));
     words.put(bytes as u64);
