@@ -5,6 +5,7 @@
 //! is not traced costs a look at an option for each batch, round and sleep, and nothing for a
 //! message.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use trihop_transport::sync::{Mutex, MutexGuard, PoisonError};
+use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, StaticMutex};
 use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::Error;
@@ -32,6 +33,9 @@ const LONGEST_EVENT: usize = 1 << 10;
 const LONGEST_NAME: usize = 128;
 /// Time after which events go to the file before a sleep.
 const WRITE_NS: u64 = 1_000_000_000;
+
+/// How many traces of this process have had a path: a later job leaves the trace of an earlier one.
+static USES: StaticMutex<BTreeMap<PathBuf, u32>> = StaticMutex::new(BTreeMap::new());
 
 /// What happens to a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +98,7 @@ impl Trace {
 
     fn to_file(path: &OsStr, topology: &Topology) -> Self {
         let end = topology.endpoint();
-        let path = path_of(path, end);
+        let path = unused(path_of(path, end));
         match Recorder::create(path.clone(), topology) {
             Ok(recorder) => Self {
                 recorder: Some(Arc::new(recorder)),
@@ -199,6 +203,22 @@ fn path_of(path: &OsStr, end: EndpointId) -> PathBuf {
             OsString::from_vec(parts.concat()).into()
         }
         None => OsString::from_vec([bytes, b".", number.as_bytes()].concat()).into(),
+    }
+}
+
+/// The path where this process has not used it yet; else with the number of this use, 2 or more,
+/// behind it.
+fn unused(path: PathBuf) -> PathBuf {
+    let mut all = USES.lock().unwrap_or_else(PoisonError::into_inner);
+    let uses = all.entry(path.clone()).or_default();
+    *uses += 1;
+    match *uses {
+        1 => path,
+        number => {
+            let mut path = path.into_os_string();
+            path.push(format!(".{number}"));
+            path.into()
+        }
     }
 }
 
@@ -368,6 +388,20 @@ mod tests {
         let name = |path: &str| path_of(OsStr::new(path), EndpointId(7));
         assert_eq!(name("a/%r.json"), Path::new("a/7.json"));
         assert_eq!(name("a.json"), Path::new("a.json.7"));
+    }
+
+    #[test]
+    fn a_later_job_of_a_process_leaves_the_traces_of_earlier_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("%r.json");
+        for number in 1..=3 {
+            let trace = Trace::to_file(path.as_os_str(), &topology());
+            trace.waited(Duration::from_secs(1), &format!("job {number}"));
+        }
+        for (name, job) in [("3.json", 1), ("3.json.2", 2), ("3.json.3", 3)] {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            assert!(text.contains(&format!("\"job {job}\"")), "{name}: {text}");
+        }
     }
 
     #[test]

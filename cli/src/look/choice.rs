@@ -6,6 +6,7 @@ use std::io;
 use trihop::observe::{self, Seen};
 
 use super::LookError;
+use super::rates::key;
 
 /// Steps from a process to one above it that are taken at most.
 const MOST_ANCESTORS: usize = 64;
@@ -35,6 +36,9 @@ impl Choice {
                 for &process in processes {
                     all.extend(of_process(process)?);
                 }
+                // A rank may be named twice, or beside its launcher.
+                all.sort_by_cached_key(key);
+                all.dedup_by_key(|seen| key(seen));
                 all
             }
         };
@@ -107,5 +111,20 @@ mod tests {
         let parent = parent_of(own).unwrap();
         assert!(is_below(own, parent) && !is_below(parent, own));
         assert!(!is_below(own, own));
+    }
+
+    #[test]
+    fn a_process_that_is_named_twice_is_seen_once() {
+        let job = trihop::Job::start(trihop::Options::default()).unwrap();
+        let own = std::process::id();
+        let choice = Choice {
+            pid: vec![own, own],
+            job: None,
+        };
+        let seen = choice.look().unwrap();
+        let mut keys: Vec<_> = seen.iter().map(key).collect();
+        keys.dedup();
+        assert!(!seen.is_empty() && keys.len() == seen.len());
+        job.shutdown().unwrap();
     }
 }

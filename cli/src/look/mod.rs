@@ -52,7 +52,10 @@ pub enum LookError {
         source: io::Error,
     },
     /// The address to answer at is not this machine's own.
-    #[error("{0} is not a loopback address: what jobs show is for their own user on this machine")]
+    #[error(
+        "{0} is not a loopback address: whoever reaches the port reads the counters, so that is only \
+         answered to this machine; name a port of 127.0.0.1"
+    )]
     NotLoopback(std::net::SocketAddr),
 }
 

@@ -1,9 +1,9 @@
 //! Counters in the text format that Prometheus scrapes.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trihop::observe::{Seen, StageSeen, StreamSeen};
 use trihop::{QueueStats, Stats};
@@ -12,7 +12,7 @@ use super::LookError;
 use super::choice::Choice;
 use crate::output;
 
-/// A scraper that says nothing is not waited for longer.
+/// A scraper that has not asked and taken its answer by then is left: others wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a stage has beside its counters: name, what it is, and the number.
@@ -36,6 +36,33 @@ const STAGE_GAUGES: [Gauge<StageSeen>; 5] = [
     ("credits", "Batches that may be sent at once.", |stage| {
         stage.credits
     }),
+];
+
+/// What an endpoint has itself: name, what it is, and the number.
+const ENDPOINT_GAUGES: [(&str, &str, fn(&Seen) -> f64); 4] = [
+    (
+        "trihop_waited_seconds",
+        "How long the oldest call has waited, 0 where none does.",
+        |seen| {
+            let waited_ns = seen.longest_wait().map_or(0, |wait| wait.waited_ns);
+            waited_ns as f64 / 1e9
+        },
+    ),
+    (
+        "trihop_age_seconds",
+        "How old these numbers of the endpoint are.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.age_ns) as f64 / 1e9,
+    ),
+    (
+        "trihop_open_streams",
+        "Streams that are open, also those that have no room on the page.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.open_streams) as f64,
+    ),
+    (
+        "trihop_missing_streams",
+        "Open streams that have no room on the page of the endpoint: no series counts them.",
+        |seen| seen.now.as_ref().map_or(0, |now| now.missing_streams()) as f64,
+    ),
 ];
 
 /// Those of a queue's counters that may fall again.
@@ -110,27 +137,11 @@ pub fn text(all: &[Seen]) -> String {
             }
         }
     }
-    let name = "trihop_waited_seconds";
-    head(
-        &mut out,
-        name,
-        "gauge",
-        "How long the oldest call has waited, 0 where none does.",
-    );
-    for seen in all {
-        let waited_ns = seen.longest_wait().map_or(0, |wait| wait.waited_ns);
-        let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), waited_ns as f64 / 1e9);
-    }
-    let name = "trihop_age_seconds";
-    head(
-        &mut out,
-        name,
-        "gauge",
-        "How old these numbers of the endpoint are.",
-    );
-    for seen in all {
-        let age_ns = seen.now.as_ref().map_or(0, |now| now.age_ns);
-        let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), age_ns as f64 / 1e9);
+    for (name, help, of) in ENDPOINT_GAUGES {
+        head(&mut out, name, "gauge", help);
+        for seen in all {
+            let _ = writeln!(out, "{name}{{{}}} {}", labels(seen), of(seen));
+        }
     }
     out
 }
@@ -187,13 +198,47 @@ pub fn answer(address: SocketAddr, choice: &Choice) -> Result<(), LookError> {
             continue;
         };
         // A scraper that goes away is its own affair.
-        let _ = answer_one(stream, choice);
+        let _ = answer_one(stream, choice, PATIENCE);
     }
 }
 
-fn answer_one(mut stream: TcpStream, choice: &Choice) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// A connection that fails once its time is over, however often something came before.
+struct Timed {
+    stream: TcpStream,
+    end: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn answer_one(stream: TcpStream, choice: &Choice, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    let mut stream = Timed { stream, end };
     // Whatever it asks for, there is one answer; what it says must be read before it gets that.
     let mut asked = Vec::new();
     let mut some = [0; 1024];
@@ -203,12 +248,60 @@ fn answer_one(mut stream: TcpStream, choice: &Choice) -> std::io::Result<()> {
             count => asked.extend_from_slice(&some[..count]),
         }
     }
-    let body = text(&choice.look().unwrap_or_default());
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+    let (status, body) = match choice.look() {
+        Ok(all) => ("200 OK", text(&all)),
+        Err(error) => ("503 Service Unavailable", format!("{error}\n")),
+    };
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )?;
-    stream.flush()
+    );
+    stream.write_all(answer.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        choice: Choice,
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_an_error_of_the_server() {
+        let (mut client, server) = pair();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let words = Words::parse_from(["top", "--job", "fffffffffffffffffff"]);
+        answer_one(server, &words.choice, PATIENCE).unwrap();
+        let answer = io::read_to_string(client).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        let why = "\r\n\r\nno job on this machine has a number that begins with";
+        assert!(answer.contains(why), "{answer}");
+    }
+
+    #[test]
+    fn a_scraper_that_asks_byte_by_byte_is_left() {
+        let (mut client, server) = pair();
+        let slow = std::thread::spawn(move || {
+            while client.write_all(b"a").is_ok() {
+                std::thread::sleep(Duration::from_millis(1)); // its pace
+            }
+        });
+        let choice = Words::parse_from(["top"]).choice;
+        // What is read without an end would be answered after 64 KiB.
+        let left = answer_one(server, &choice, Duration::from_millis(100)).unwrap_err();
+        let is_time = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock].contains(&left.kind());
+        assert!(is_time, "{left}");
+        slow.join().unwrap();
+    }
 }

@@ -38,9 +38,13 @@ pub struct StageRates {
     pub waits_per_s: f64,
 }
 
+/// What tells endpoints apart, and their order: job, number, process.
+pub fn key(seen: &Seen) -> (String, u32, u32) {
+    (seen.about.job.clone(), seen.about.endpoint, seen.process)
+}
+
 /// Each endpoint with its growth since an earlier look.
 pub fn compare(before: &[Seen], now: Vec<Seen>) -> Vec<Row> {
-    let key = |seen: &Seen| (seen.about.job.clone(), seen.about.endpoint, seen.process);
     let before: HashMap<_, _> = before.iter().map(|seen| (key(seen), seen)).collect();
     let row = |seen: Seen| {
         let earlier = before.get(&key(&seen)).and_then(|seen| seen.now.as_ref());

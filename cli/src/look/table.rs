@@ -149,6 +149,21 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
         }
     }
     write_stages(out, rows);
+    rows.iter().for_each(|row| write_missing(out, &row.seen));
+}
+
+/// Says where sums lack streams.
+fn write_missing(out: &mut String, seen: &Seen) {
+    let now = seen.now.as_ref().filter(|now| now.missing_streams() > 0);
+    let Some(now) = now else { return };
+    let kind = if seen.about.is_relay { "relay" } else { "rank" };
+    let _ = writeln!(
+        out,
+        "({kind} {}: {} of {} streams have no room on its page and are not counted)",
+        seen.about.endpoint,
+        now.missing_streams(),
+        now.open_streams
+    );
 }
 
 fn name(seen: &Seen) -> String {
@@ -246,6 +261,8 @@ pub fn seconds(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::prometheus;
+    use super::super::rates::compare;
     use super::*;
 
     #[test]
@@ -268,5 +285,44 @@ mod tests {
             assert_eq!(seconds(ns), text);
         }
         assert_eq!((share(1, 0), share(1, 8)), ("-".into(), "12.5%".into()));
+    }
+
+    #[test]
+    fn streams_that_a_page_has_no_room_for_are_told() {
+        let job = trihop::Job::start(trihop::Options::default()).unwrap();
+        let open = |number: u32| job.shuffle(&format!("many {number}")).open().unwrap();
+        let streams: Vec<_> = (0..100).map(open).collect();
+        let begun = std::time::Instant::now();
+        let seen = loop {
+            job.progress().unwrap();
+            let all = trihop::observe::of_process(std::process::id()).unwrap();
+            // Other tests of this process have jobs, too.
+            let has_all =
+                |seen: &Seen| seen.now.as_ref().is_some_and(|now| now.open_streams == 101);
+            if let Some(seen) = all.into_iter().find(has_all) {
+                break seen;
+            }
+            assert!(begun.elapsed().as_secs() < 120, "the page stays as it is");
+        };
+        let shown = seen.now.as_ref().unwrap().streams.len();
+        assert!((1..101).contains(&shown), "{shown} streams");
+        let missing = 101 - shown;
+        let all = [seen];
+        let series = prometheus::text(&all);
+        let [seen] = all;
+        let text = write(&compare(&[], vec![seen]), By::Rank);
+        let line = format!(
+            "(rank 0: {missing} of 101 streams have no room on its page and are not counted)\n"
+        );
+        assert!(text.ends_with(&line), "{text}");
+        for (gauge, count) in [("open", 101), ("missing", missing)] {
+            let is_it = |line: &str| {
+                line.starts_with(&format!("trihop_{gauge}_streams{{"))
+                    && line.ends_with(&format!("}} {count}"))
+            };
+            assert!(series.lines().any(is_it), "{gauge}: {series}");
+        }
+        drop(streams);
+        job.shutdown().unwrap();
     }
 }

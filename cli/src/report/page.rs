@@ -178,6 +178,71 @@ fn runs(queue: &Value) -> f64 {
     count("own_runs") + count("forwarded_runs")
 }
 
+/// The stages of a rank's details by name, each with its queues.
+fn stages(detail: &Object) -> impl Iterator<Item = (&str, &[Value])> {
+    detail.iter().filter_map(|(name, stage)| {
+        let queues = stage.get("queues")?.as_array()?;
+        Some((&**name, &queues[..]))
+    })
+}
+
+/// Who has sent to whom, where squares can be told apart.
+fn traffic(out: &mut String, details: &[Value]) {
+    let size = details.len();
+    if size > MOST_SQUARES {
+        let _ = writeln!(
+            out,
+            "<p>runs that went from one rank to the next: {size} ranks: too many to draw</p>"
+        );
+        return;
+    }
+    let mut matrix = vec![vec![0.0; size]; size];
+    for detail in details.iter().filter_map(Value::as_object) {
+        let rank = number(detail, "rank").unwrap_or(0.0);
+        let queues = stages(detail).flat_map(|(_, queues)| queues);
+        for queue in queues {
+            let peer = queue["peer"].as_u64().unwrap_or(u64::MAX) as usize;
+            let row = matrix.get_mut(rank as usize);
+            if let Some(cell) = row.and_then(|row| row.get_mut(peer)) {
+                *cell += runs(queue);
+            }
+        }
+    }
+    squares(
+        out,
+        "runs that went from one rank to the next",
+        ("from rank", "to rank"),
+        &matrix,
+    );
+}
+
+/// Runs that the links of each rank have carried.
+fn carried(details: &[Value]) -> Vec<(String, f64)> {
+    let ranks = details.iter().filter_map(Value::as_object);
+    let of_rank = |detail: &Object| {
+        let rank = number(detail, "rank").unwrap_or(0.0);
+        let links = stages(detail).filter(|(name, _)| *name == "remote");
+        let queues = links.flat_map(|(_, queues)| queues);
+        (format!("rank {rank}"), queues.map(runs).sum::<f64>())
+    };
+    ranks.map(of_rank).collect()
+}
+
+/// A bar for each; where these are too many, for the largest.
+fn largest_bars(out: &mut String, title: &str, mut all: Vec<(String, f64)>) {
+    let count = all.len();
+    if count <= MOST_BARS {
+        return bars(out, title, &all);
+    }
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(MOST_BARS);
+    bars(
+        out,
+        &format!("{title}: the largest {MOST_BARS} of {count}"),
+        &all,
+    );
+}
+
 /// A checked exchange; with `--detail` who has sent to whom, and what representatives have carried.
 fn exchange(out: &mut String, result: &Object) {
     let (ranks, nodes) = (text(result, "ranks"), text(result, "nodes"));
@@ -189,40 +254,12 @@ fn exchange(out: &mut String, result: &Object) {
     );
     let details = result.get("detail").and_then(Value::as_array);
     let details: &[Value] = details.map_or(&[], |details| details);
-    let size = details.len();
-    let mut matrix = vec![vec![0.0; size]; size];
-    let mut carried = Vec::new();
-    for detail in details.iter().filter_map(Value::as_object) {
-        let rank = number(detail, "rank").unwrap_or(0.0);
-        let mut of_links = 0.0;
-        for (name, stage) in detail {
-            let queues = stage.get("queues").and_then(Value::as_array);
-            for queue in queues.into_iter().flatten() {
-                let peer = queue["peer"].as_u64().unwrap_or(u64::MAX) as usize;
-                let row = matrix.get_mut(rank as usize);
-                if let Some(cell) = row.and_then(|row| row.get_mut(peer)) {
-                    *cell += runs(queue);
-                }
-                of_links += if name == "remote" { runs(queue) } else { 0.0 };
-            }
-        }
-        carried.push((format!("rank {rank}"), of_links));
-    }
-    if size <= MOST_SQUARES {
-        squares(
-            out,
-            "runs that went from one rank to the next",
-            ("from rank", "to rank"),
-            &matrix,
-        );
-    }
-    if carried.len() <= MOST_BARS {
-        bars(
-            out,
-            "runs that each rank has carried to other nodes, as representative",
-            &carried,
-        );
-    }
+    traffic(out, details);
+    largest_bars(
+        out,
+        "runs that each rank has carried to other nodes, as representative",
+        carried(details),
+    );
     let mut totals = Vec::new();
     for detail in details.iter().filter_map(Value::as_object) {
         let mut of_rank = detail.get("totals").and_then(Value::as_object).cloned();
@@ -251,19 +288,11 @@ fn partition(out: &mut String, result: &Object) {
         .filter_map(Value::as_object)
         .collect();
     let records = |part: &&Object| (text(part, "file"), number(part, "records").unwrap_or(0.0));
-    let mut all: Vec<(String, f64)> = parts.iter().map(records).collect();
-    let title = match all.len() > MOST_BARS {
-        true => {
-            all.sort_by(|a, b| b.1.total_cmp(&a.1));
-            all.truncate(MOST_BARS);
-            format!(
-                "records of the largest {MOST_BARS} of {} parts",
-                parts.len()
-            )
-        }
-        false => "records of each part".to_owned(),
-    };
-    bars(out, &title, &all);
+    largest_bars(
+        out,
+        "records of each part",
+        parts.iter().map(records).collect(),
+    );
     fields_of(out, result);
 }
 
@@ -355,5 +384,33 @@ mod tests {
         assert!(page.matches("<svg").count() >= 5);
         let outside = ["http://", "https://", "src=", "<script", "url("];
         assert!(outside.iter().all(|text| !page.contains(text)));
+    }
+
+    #[test]
+    fn of_many_ranks_the_busiest_are_shown_and_no_squares() {
+        let rank = |rank: usize| {
+            format!(
+                r#"{{"rank":{rank},"remote":{{"queues":[{{"peer":0,"own_runs":{rank},"forwarded_runs":1}}]}}}}"#
+            )
+        };
+        let page = |ranks: usize| {
+            let details: Vec<String> = (0..ranks).map(rank).collect();
+            let details = details.join(",");
+            of(&[object(&format!(
+                r#"{{"bench":"exchange","ranks":{ranks},"nodes":{ranks},"detail":[{details}]}}"#
+            ))])
+        };
+        let many = page(300);
+        for text in [
+            "300 ranks: too many to draw",
+            "as representative: the largest 64 of 300",
+            ">rank 299<",
+            ">rank 236<",
+        ] {
+            assert!(many.contains(text), "`{text}` in {many}");
+        }
+        assert!(!many.contains(">rank 235<") && !many.contains("from rank 1,"));
+        let few = page(64);
+        assert!(few.contains("from rank 1, to rank 0: 2") && !few.contains("largest"));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) mod marks;
 pub(crate) mod outbound;
 pub(crate) mod outbox;
 pub(crate) mod queues;
-mod reasons;
+pub(crate) mod reasons;
 pub(crate) mod rounds;
 pub(crate) mod sink;
 mod waiting;

@@ -7,11 +7,56 @@ use crate::queue::edge::Edge;
 use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
+/// Reasons, of which so many are written down; the others are counted.
+#[derive(Debug)]
+pub struct Reasons {
+    texts: Vec<String>,
+    most: usize,
+    more: usize,
+}
+
+impl Reasons {
+    /// None yet.
+    pub fn at_most(most: usize) -> Self {
+        Self {
+            texts: Vec::new(),
+            most,
+            more: 0,
+        }
+    }
+
+    /// One more.
+    pub fn add(&mut self, reason: impl FnOnce() -> String) {
+        match self.texts.len() < self.most {
+            true => self.texts.push(reason()),
+            false => self.more += 1,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.more == 0
+    }
+
+    /// Those that are written down, and how many there are beside them.
+    pub fn into_texts(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.texts.push(format!("and {} more", self.more));
+        }
+        self.texts
+    }
+}
+
 impl StreamState {
     /// What keeps messages of this stream from leaving this rank or from being delivered here: for
     /// whom, and at which stage.
-    pub fn reasons(&self, out: &Outbound) -> Vec<String> {
-        let mut reasons: Vec<String> = self.delivery_reason().into_iter().collect();
+    pub fn add_reasons(&self, out: &Outbound, reasons: &mut Reasons) {
+        let name = &self.name;
+        let mut add =
+            |reason: &dyn Fn() -> String| reasons.add(|| format!("`{name}`: {}", reason()));
+        if let Some(reason) = self.delivery_reason() {
+            add(&|| reason.clone());
+        }
         if !out.spill.is_empty() {
             let (runs, bytes) = (out.spill.len(), out.spill.used_bytes());
             let pause = if out.gauge().is_pressed() {
@@ -19,25 +64,26 @@ impl StreamState {
             } else {
                 ""
             };
-            reasons.push(format!(
-                "spill: {runs} runs and records of handlers ({bytes} bytes) find no room in a queue{pause}"
-            ));
+            add(&|| {
+                format!(
+                    "spill: {runs} runs and records of handlers ({bytes} bytes) find no room in a queue{pause}"
+                )
+            });
         }
         let (route, queues) = (&out.queues.route, &out.queues);
         for stage in route.numbers() {
-            let stuck = queues.of_stage(stage).filter_map(|queue| match queue {
-                Edge::Lane(lane) => self.lane_reason(lane),
-                Edge::Link(link) => link_reason(link),
-            });
-            reasons.extend(stuck.map(|reason| format!("{} {reason}", route.stage_name(stage))));
+            let name = route.stage_name(stage);
+            for queue in queues.of_stage(stage).filter(|queue| is_stuck(queue)) {
+                add(&|| match queue {
+                    Edge::Lane(lane) => format!("{name} {}", self.lane_reason(lane)),
+                    Edge::Link(link) => format!("{name} {}", link_reason(link)),
+                });
+            }
         }
         if out.large_bytes() > 0 {
             let bytes = out.large_bytes();
-            reasons.push(format!(
-                "{bytes} bytes of a long record find no room in a queue"
-            ));
+            add(&|| format!("{bytes} bytes of a long record find no room in a queue"));
         }
-        reasons
     }
 
     fn delivery_reason(&self) -> Option<String> {
@@ -49,34 +95,55 @@ impl StreamState {
         (records > 0).then(|| format!("delivery: {records} records wait for {whose} on this rank"))
     }
 
-    fn lane_reason(&self, lane: &LaneQueue) -> Option<String> {
+    fn lane_reason(&self, lane: &LaneQueue) -> String {
         let (rank, bytes) = (lane.peer, lane.in_use_bytes());
-        match bytes {
-            0 => None,
-            _ if rank == self.topology.endpoint() => Some(format!(
-                "lane: {bytes} bytes for this rank itself are not delivered"
-            )),
-            _ => {
-                let name = self.topology.name_of(rank);
-                Some(format!("lane: {name} has not taken {bytes} bytes"))
-            }
+        if rank == self.topology.endpoint() {
+            return format!("lane: {bytes} bytes for this rank itself are not delivered");
         }
+        let name = self.topology.name_of(rank);
+        format!("lane: {name} has not taken {bytes} bytes")
     }
 }
 
-fn link_reason(remote: &RemoteQueue) -> Option<String> {
+fn is_stuck(queue: &Edge<&LaneQueue, &RemoteQueue>) -> bool {
+    match queue {
+        Edge::Lane(lane) => lane.in_use_bytes() > 0,
+        Edge::Link(link) => link.ready_batches() > 0 || link.credit.in_flight() > 0,
+    }
+}
+
+fn link_reason(remote: &RemoteQueue) -> String {
     let rank = remote.end;
     let (ready, in_flight) = (remote.ready_batches(), remote.credit.in_flight());
     match (ready, in_flight) {
-        (0, 0) => None,
-        (0, _) => Some(format!(
-            "link: rank {rank} has not acknowledged {in_flight} batches"
-        )),
-        (_, 0) => Some(format!(
-            "link: {ready} batches wait for credit of rank {rank}"
-        )),
-        _ => Some(format!(
+        (0, _) => format!("link: rank {rank} has not acknowledged {in_flight} batches"),
+        (_, 0) => format!("link: {ready} batches wait for credit of rank {rank}"),
+        _ => format!(
             "link: rank {rank} has not acknowledged {in_flight} batches, and {ready} wait for its credit"
-        )),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_beyond_a_bound_are_counted_and_not_written() {
+        let mut reasons = Reasons::at_most(2);
+        assert!(reasons.is_empty());
+        reasons.add(|| "one".to_owned());
+        reasons.add(|| "two".to_owned());
+        reasons.add(|| unreachable!("it is not written"));
+        reasons.add(|| unreachable!("nor is this"));
+        assert_eq!(reasons.into_texts(), ["one", "two", "and 2 more"]);
+        assert!(
+            !Reasons {
+                texts: Vec::new(),
+                most: 0,
+                more: 1
+            }
+            .is_empty()
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Waits that last long: once each, the log says what for.
 
 use super::JobState;
+use crate::engine::reasons::Reasons;
 use crate::observe::WaitNote;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
@@ -36,39 +37,38 @@ impl Patience {
 
 impl JobState {
     /// Why nothing moves that calls wait for: which ranks are awaited, and at which stage messages
-    /// are kept.
-    pub(super) fn reasons(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
+    /// are kept. So many are written, and how many there are beside them.
+    pub(super) fn reasons(&self, most: usize) -> Vec<String> {
+        let mut reasons = Reasons::at_most(most);
         for (state, out) in self.engine.open_streams() {
-            let of_stream = state.reasons(out).into_iter();
-            reasons.extend(of_stream.map(|reason| format!("`{}`: {reason}", state.name)));
+            state.add_reasons(out, &mut reasons);
         }
         let under_way = self.parked.rounds();
-        let rounds = under_way.filter_map(|id| self.engine.stream(id).ok());
-        reasons.extend(rounds.filter_map(|(state, out)| {
-            let missing = Round::awaited(state, out)?;
-            Some(format!("`{}`: {missing}", state.name))
-        }));
-        let steps = self
-            .parked
-            .steps()
-            .filter_map(|id| self.engine.stream(id).ok());
-        reasons.extend(steps.filter_map(|(state, out)| {
-            let missing = Step::awaited(out)?;
-            Some(format!("`{}`: {missing}", state.name))
-        }));
+        for (state, out) in under_way.filter_map(|id| self.engine.stream(id).ok()) {
+            if let Some(missing) = Round::awaited(state, out) {
+                reasons.add(|| format!("`{}`: {missing}", state.name));
+            }
+        }
+        let steps = self.parked.steps();
+        for (state, out) in steps.filter_map(|id| self.engine.stream(id).ok()) {
+            if let Some(missing) = Step::awaited(out) {
+                reasons.add(|| format!("`{}`: {missing}", state.name));
+            }
+        }
         let awaited = self.engine.collectives.awaited();
         if !awaited.is_empty() {
             let ranks: Vec<u32> = awaited.iter().map(|rank| rank.0).collect();
-            reasons.push(format!(
-                "collectives: ranks {ranks:?}, or ranks behind them, have not joined (a fence, a barrier, the opening \
-                 of a stream or the end of the job)"
-            ));
+            reasons.add(|| {
+                format!(
+                    "collectives: ranks {ranks:?}, or ranks behind them, have not joined (a fence, a barrier, the \
+                     opening of a stream or the end of the job)"
+                )
+            });
         }
         if reasons.is_empty() {
-            reasons.push("nothing is kept on this rank: others have not come so far".to_owned());
+            reasons.add(|| "nothing is kept on this rank: others have not come so far".to_owned());
         }
-        reasons
+        reasons.into_texts()
     }
 
     /// Says that a call waits for long, and why.
@@ -76,13 +76,7 @@ impl JobState {
     pub(super) fn warn_of_long_wait(&self, what: &str) {
         let seconds = self.patience_ns / 1_000_000_000;
         let rank = self.engine.topology.rank().0;
-        let mut reasons = self.reasons();
-        let more = reasons.len().saturating_sub(MOST_REASONS);
-        reasons.truncate(MOST_REASONS);
-        if more > 0 {
-            reasons.push(format!("and {more} more"));
-        }
-        let why = reasons.join("; ");
+        let why = self.reasons(MOST_REASONS).join("; ");
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
     }
 }

@@ -7,6 +7,8 @@ use super::{JobState, Patience};
 
 /// Longest text that is made for a page; what the page has no room for is cut there.
 const MOST_TEXT_BYTES: usize = 64 << 10;
+/// Most reasons in it.
+const MOST_REASONS: usize = 256;
 
 /// Memory for a text, up to a bound.
 struct Bounded(Vec<u8>);
@@ -59,7 +61,10 @@ impl JobState {
         if let Some(text) = self.shown.take_text(now_ns) {
             let text = self.write_text(text, now_ns);
             self.shown.show_text(now_ns, text);
-            self.show(now_ns);
+            // From here on: what the text took counts as the text's.
+            let end_ns = self.now_ns();
+            self.shown.rest_of_text(now_ns, end_ns);
+            self.show(end_ns);
         } else if self.shown.is_due_asleep(now_ns) {
             self.show(now_ns);
         }
@@ -90,7 +95,7 @@ impl JobState {
             writeln!(text, "a call waits for {what}, {seconds:.1} s by now")?;
         }
         if waits {
-            for reason in self.reasons() {
+            for reason in self.reasons(MOST_REASONS) {
                 writeln!(text, "  {reason}")?;
             }
         }

@@ -28,8 +28,6 @@ pub(crate) use show::{Shown, WaitNote};
 
 /// Bytes of a name of a host or stream, and of what is waited for, that a page has room for.
 const NAME_BYTES: usize = 64;
-/// Bytes of the name of a stage.
-const STAGE_BYTES: usize = 16;
 /// Calls that wait at the same time, of which a page tells.
 const MOST_WAITS: usize = 8;
 
@@ -85,10 +83,18 @@ pub struct Moment {
     pub rounds: u64,
     /// Calls that wait.
     pub waits: Vec<Wait>,
-    /// Streams that are open. Those that the page has no room for are missing.
+    /// Streams that are open.
     pub open_streams: u64,
-    /// These streams; that of the job's collectives is the first.
+    /// Those of them that the page has room for; that of the job's collectives is the first.
     pub streams: Vec<StreamSeen>,
+}
+
+impl Moment {
+    /// Open streams that the page has no room for: [`streams`](Self::streams) lacks them, and so
+    /// does any sum over it.
+    pub fn missing_streams(&self) -> u64 {
+        self.open_streams.saturating_sub(self.streams.len() as u64)
+    }
 }
 
 /// A call that waits.

@@ -7,10 +7,9 @@ use rustix::time::ClockId;
 use trihop_transport::memory::page::{Area, Pages, VERSION};
 
 use super::show::{clock_ns, shape};
-use super::{
-    About, MOST_WAITS, Moment, NAME_BYTES, PoolSeen, STAGE_BYTES, Seen, StageSeen, StreamSeen, Wait,
-};
+use super::{About, MOST_WAITS, Moment, NAME_BYTES, PoolSeen, Seen, StageSeen, StreamSeen, Wait};
 use crate::dump::Bound;
+use crate::route::STAGE_NAME_BYTES;
 use crate::stats::{QueueStats, Stats};
 
 /// All endpoints that show themselves to this user on this machine, by job and number. Processes
@@ -227,7 +226,7 @@ fn stream(words: &mut Words<'_>) -> Option<StreamSeen> {
 
 fn stage(words: &mut Words<'_>) -> Option<StageSeen> {
     Some(StageSeen {
-        name: words.text(STAGE_BYTES)?,
+        name: words.text(STAGE_NAME_BYTES)?,
         queues: words.next()?,
         all: QueueStats::of_rows(|| words.next())?,
         waiting_bytes: words.next()?,

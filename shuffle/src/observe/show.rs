@@ -6,14 +6,14 @@ use trihop_transport::secret::Secret;
 use trihop_transport::sync::MappedU64;
 use trihop_transport::topology::Topology;
 
-use super::{MOST_WAITS, NAME_BYTES, STAGE_BYTES};
+use super::{MOST_WAITS, NAME_BYTES};
 use crate::dump::Bound;
 use crate::endpoint::Engine;
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::queue::edge::Edge;
-use crate::route::Stage;
+use crate::route::{STAGE_NAME_BYTES, Stage};
 use crate::stats::{QueueStats, Stats};
 
 /// What the number of a job, which everybody of the same user may see, is derived from its secret
@@ -28,8 +28,10 @@ const SLEEPS_NS: u64 = 1_000_000;
 const TEXT_NS: u64 = 1_000_000_000;
 /// A wait that lasts so long wants a text that was written while it lasts.
 const LONG_NS: u64 = 100_000_000;
-/// What showing takes is a smaller part of an endpoint's time than one in so many.
-const PART: u64 = 256;
+/// What one snapshot, or one text, takes is a smaller part of an endpoint's time than one in so
+/// many. Numbers can be shown twice in that time, as the end of a wait shows them at once: so all
+/// together takes less than 3/1024.
+const PART: u64 = 1024;
 
 type Words<'a> = Snapshot<'a, MappedU64>;
 
@@ -51,6 +53,8 @@ pub(crate) struct Shown {
     due_ns: u64,
     sleep_due_ns: u64,
     text_due_ns: u64,
+    /// No text is written before, whoever waits.
+    text_rest_ns: u64,
     waits: [Option<Waiting>; MOST_WAITS],
     /// The page says that calls wait.
     shows_waits: bool,
@@ -65,6 +69,7 @@ impl Shown {
             due_ns: u64::MAX,
             sleep_due_ns: u64::MAX,
             text_due_ns: u64::MAX,
+            text_rest_ns: u64::MAX,
             waits: [None; MOST_WAITS],
             shows_waits: false,
             text: Vec::new(),
@@ -81,6 +86,7 @@ impl Shown {
             due_ns: 0,
             sleep_due_ns: 0,
             text_due_ns: 0,
+            text_rest_ns: 0,
             ..Self::nothing()
         }
     }
@@ -153,7 +159,8 @@ impl Shown {
             let lasts = now_ns.saturating_sub(wait.since_ns) >= LONG_NS;
             lasts && wait.since_ns + TEXT_NS > self.text_due_ns
         };
-        if now_ns < self.text_due_ns && !self.waits.iter().flatten().any(is_old) {
+        let is_wanted = || self.waits.iter().flatten().any(is_old);
+        if now_ns < self.text_rest_ns || now_ns < self.text_due_ns && !is_wanted() {
             return None;
         }
         let mut text = std::mem::take(&mut self.text);
@@ -171,12 +178,22 @@ impl Shown {
         self.text_due_ns = now_ns + TEXT_NS;
     }
 
-    /// What began at `begun_ns` was shown by now.
+    /// A text that was begun at `begun_ns` was shown by now.
+    pub fn rest_of_text(&mut self, begun_ns: u64, now_ns: u64) {
+        self.text_rest_ns = now_ns + least_rest_ns(begun_ns, now_ns);
+    }
+
+    /// Numbers that were begun at `begun_ns` were shown by now.
     pub fn rest(&mut self, begun_ns: u64, now_ns: u64) {
-        let least_ns = now_ns.saturating_sub(begun_ns).saturating_mul(PART);
+        let least_ns = least_rest_ns(begun_ns, now_ns);
         self.due_ns = now_ns + least_ns.max(ROUNDS_NS);
         self.sleep_due_ns = now_ns + least_ns.max(SLEEPS_NS);
     }
+}
+
+/// How long what took so long is not done again.
+fn least_rest_ns(begun_ns: u64, now_ns: u64) -> u64 {
+    now_ns.saturating_sub(begun_ns).saturating_mul(PART)
 }
 
 /// Nanoseconds of a clock of the machine, by the C library: memory checkers do not bear what rustix
@@ -223,7 +240,7 @@ fn put_text(words: &mut Words<'_>, text: &str, bytes: usize) {
 
 /// Words that [`put_stream`] puts at most.
 fn stream_words(out: &Outbound) -> usize {
-    let stage = STAGE_BYTES / 8 + 5 + QueueStats::TABLE.len();
+    let stage = STAGE_NAME_BYTES / 8 + 5 + QueueStats::TABLE.len();
     let stages = out.queues.route.stages().len();
     let pools = 2 * Bound::POOLS.len();
     4 + NAME_BYTES / 8 + Stats::TABLE.len() + pools + stages * stage
@@ -267,7 +284,7 @@ fn put_stage(words: &mut Words<'_>, out: &Outbound, stage: Stage) {
             }
         }
     }
-    put_text(words, queues.route.stage_name(stage), STAGE_BYTES);
+    put_text(words, queues.route.stage_name(stage), STAGE_NAME_BYTES);
     words.put(open);
     all.rows().for_each(|(_, count)| words.put(count));
     words.put(bytes as u64);

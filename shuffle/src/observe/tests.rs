@@ -158,6 +158,19 @@ fn a_text_is_of_a_time_in_which_the_call_has_waited() {
     );
 }
 
+#[test]
+fn a_text_that_took_long_is_not_written_anew_for_each_wait() {
+    let (_started, mut shown) = endpoint_and_page();
+    let text = shown.take_text(0).unwrap();
+    shown.show_text(0, text);
+    shown.rest_of_text(0, 3_000_000);
+    let mut note = WaitNote::default();
+    shown.begin_wait(&mut note, "news", 3_000_000);
+    // It lasts, and there was no text of it, but the last one took 3 ms.
+    assert!(shown.take_text(3_074_999_999).is_none());
+    assert!(shown.take_text(3_075_000_000).is_some());
+}
+
 /// An endpoint without streams, and a page that tests show by themselves.
 fn endpoint_and_page() -> (Started, Shown) {
     let options = Options {

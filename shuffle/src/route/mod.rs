@@ -95,10 +95,13 @@ pub enum Medium {
     Fabric,
 }
 
+/// Longest name of a stage, in bytes.
+pub(crate) const STAGE_NAME_BYTES: usize = 64;
+
 /// What is known of the edges of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageSpec {
-    /// Name in options, statistics and dumps.
+    /// Name in options, statistics and dumps: at most 64 bytes.
     pub name: &'static str,
     /// What they go over inside a node. Between nodes there is only the fabric.
     pub medium: Medium,

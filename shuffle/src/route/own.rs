@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{EndpointId, Next, Reach, Route, RouteName, Stage, StageSpec};
+use super::{EndpointId, Next, Reach, Route, RouteName, STAGE_NAME_BYTES, Stage, StageSpec};
 use crate::error::{Error, Result};
 use trihop_transport::topology::{Rank, Topology};
 
@@ -68,6 +68,12 @@ pub fn register<R: Route + Send + Sync + 'static>(
              called `origin`",
             stages.len(),
             names.len()
+        ));
+    }
+    if let Some(long) = names.iter().find(|name| name.len() > STAGE_NAME_BYTES) {
+        return refuse(format!(
+            "the stage `{long}` of `{name}` has a name of {} bytes, and {STAGE_NAME_BYTES} are the most",
+            long.len()
         ));
     }
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -433,6 +439,8 @@ mod tests {
     fn names_and_stages_that_do_not_do_are_refused() {
         let direct = |topology: &Topology| Direct::new(topology.clone());
         let stages = RouteName::Direct.stages();
+        let long = "x".repeat(65).leak();
+        let (longest, too_long) = (StageSpec::shared(&long[1..]), StageSpec::shared(long));
         for (name, stages, why) in [
             ("", stages, "is no name"),
             ("a b", stages, "is no name"),
@@ -440,10 +448,12 @@ mod tests {
             ("direct", stages, "already"),
             ("none", &[], "1 to 64 are needed"),
             ("first", &stages[1..], "the first called `origin`"),
+            ("long", &[stages[0], too_long], "a name of 65 bytes"),
         ] {
             let refused = register(name, stages, direct).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
+        register("longest", &[stages[0], longest], direct).unwrap();
         let own = register("my-direct", stages, direct).unwrap();
         assert_eq!("my-direct".parse(), Ok(own));
         assert_eq!(
