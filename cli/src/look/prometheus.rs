@@ -38,8 +38,10 @@ const STAGE_GAUGES: [Gauge<StageSeen>; 5] = [
     }),
 ];
 
+type EndpointGauge = (&'static str, &'static str, fn(&Seen) -> f64);
+
 /// What an endpoint has itself: name, what it is, and the number.
-const ENDPOINT_GAUGES: [(&str, &str, fn(&Seen) -> f64); 4] = [
+const ENDPOINT_GAUGES: [EndpointGauge; 4] = [
     (
         "trihop_waited_seconds",
         "How long the oldest call has waited, 0 where none does.",
