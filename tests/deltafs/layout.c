@@ -133,7 +133,7 @@ int main(void) {
     /* Batches, and several of them under way. */
     good = good && options.lomaxrpc > 1 && options.lrmaxrpc > 1 && options.rmaxrpc > 1;
     good = good && options.lobuftarget > 1000 && options.lrbuftarget > 1000 && options.rbuftarget > 1000;
-    good = good && options.deliverq_max == 4096 && options.deliverq_threshold == 0;
+    good = good && options.deliverq_max == 65536 && options.deliverq_threshold == 0;
     good = good && options.localsenderlimit == 0 && options.remotesenderlimit == 0;
     return good ? 0 : 1;
 }
