@@ -60,6 +60,8 @@ fn check_async(events: &[Value]) {
             _ => {}
         }
     }
+    // What ends the job may stay without an acknowledgement: collectives, which are stream 0.
+    open.retain(|_, event| event["args"]["stream"] != 0);
     assert!(open.is_empty(), "no end: {open:?}");
 }
 

@@ -135,7 +135,13 @@ fn kill(test: &str, kind: &Kind, random: &mut Random) -> (String, Option<Duratio
         .map(|n| n.parse::<u32>().unwrap())
         .sum();
     let victim = random.below(u64::from(size)) as u32;
-    let phase = PHASES[random.below(PHASES.len() as u64) as usize];
+    // Of a rank that dies before its agent has received it, only the launcher and the time for the
+    // start can tell.
+    let phases = match kind.seat {
+        SeatKind::Agent => &PHASES[1..],
+        _ => &PHASES[..],
+    };
+    let phase = phases[random.below(phases.len() as u64) as usize];
     let delay = Duration::from_micros(random.below(DELAY_US));
     let name = kind.name();
     let what = format!("nodes {node_sizes}, {name}, rank {victim} {delay:?} after `{phase}`");

@@ -450,10 +450,12 @@ mod tests {
     fn another_job_and_another_version_are_named() {
         let mut message = lone_header();
         assert_eq!(BatchHeader::parse(&message, 12), Err(BadHeader::Cookie(11)));
-        message[4] = 9;
+        message[4] = VERSION as u8 + 1;
         assert_eq!(
             BatchHeader::parse(&message, 11),
-            Err(BadHeader::Version { theirs: 9 })
+            Err(BadHeader::Version {
+                theirs: VERSION + 1
+            })
         );
     }
 }
