@@ -450,7 +450,7 @@ mod tests {
     fn another_job_and_another_version_are_named() {
         let mut message = lone_header();
         assert_eq!(BatchHeader::parse(&message, 12), Err(BadHeader::Cookie(11)));
-        message[4] = VERSION as u8 + 1;
+        message[4] = VERSION + 1;
         assert_eq!(
             BatchHeader::parse(&message, 11),
             Err(BadHeader::Version {
