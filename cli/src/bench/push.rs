@@ -9,7 +9,7 @@ use trihop::capi::status::trihop_status_t;
 use trihop::capi::stream::message::trihop_message_t;
 use trihop::capi::stream::trihop_stream_t;
 use trihop::transport::bootstrap::{Launcher, detect};
-use trihop::{Conveyor, Job, Options, Rank, Reduce};
+use trihop::{Conveyor, Job, Options, Rank, Reduce, Stream};
 
 use super::a2a::Api;
 use super::c::{CJob, check};
@@ -108,12 +108,6 @@ impl<'s, 't, J: Team> Work<'s, 't, J> {
         self.session.job.topology().size().into()
     }
 
-    /// The owner of an update, and its place there.
-    #[inline(always)] // part of each update
-    fn place(index: u64, ranks: u64) -> (u32, u64) {
-        ((index % ranks) as u32, index / ranks)
-    }
-
     /// All rounds of `work`, each checked, and their row.
     fn rounds(&self, api: Api, mut work: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let reps = self.session.repeat(|meter| {
@@ -152,13 +146,7 @@ impl<'t> Work<'_, 't, Job<'t>> {
             .stream::<u64>("push")
             .handler(move |_, locals, _| locals.iter().for_each(|local| table.update(&[*local])))
             .open()?;
-        self.rounds(Api::Typed, || {
-            for &index in &self.indices {
-                let (owner, local) = Self::place(index, ranks);
-                stream.push(Rank(owner), local)?;
-            }
-            Ok(stream.fence()?)
-        })?;
+        self.rounds(Api::Typed, || push_all(&stream, &self.indices, ranks))?;
         Ok(stream.shutdown()?)
     }
 
@@ -167,23 +155,51 @@ impl<'t> Work<'_, 't, Job<'t>> {
         let stream = self.session.job.stream::<u64>("conveyor").open()?;
         let mut conveyor = Conveyor::over(stream)?;
         self.rounds(Api::Conveyor, || {
-            let mut left = &self.indices[..];
-            while conveyor.advance(left.is_empty())? {
-                while let Some((&index, rest)) = left.split_first() {
-                    let (owner, local) = Self::place(index, ranks);
-                    if !conveyor.push(Rank(owner), local)? {
-                        break;
-                    }
-                    left = rest;
-                }
-                while let Some((_, local)) = conveyor.pull()? {
-                    self.table.update(&[*local]);
-                }
-            }
-            Ok(conveyor.reset()?)
+            push_and_pull(&mut conveyor, &self.indices, ranks, self.table)
         })?;
         Ok(conveyor.shutdown()?)
     }
+}
+
+/// The owner of an update, and its place there.
+#[inline(always)] // part of each update
+fn place(index: u64, ranks: u64) -> (u32, u64) {
+    ((index % ranks) as u32, index / ranks)
+}
+
+/// As `bench_push` of push.c. A function of its own like that: as a part of a large one its loop
+/// has what it needs in memory, not in registers, and takes up to twice as long.
+#[inline(never)]
+fn push_all(stream: &Stream<'_, u64>, indices: &[u64], ranks: u64) -> Result<(), Error> {
+    for &index in indices {
+        let (owner, local) = place(index, ranks);
+        stream.push(Rank(owner), local)?;
+    }
+    Ok(stream.fence()?)
+}
+
+/// As `bench_push_and_pull`.
+#[inline(never)] // as that
+fn push_and_pull(
+    conveyor: &mut Conveyor<'_, u64>,
+    indices: &[u64],
+    ranks: u64,
+    table: &Table,
+) -> Result<(), Error> {
+    let mut left = indices;
+    while conveyor.advance(left.is_empty())? {
+        while let Some((&index, rest)) = left.split_first() {
+            let (owner, local) = place(index, ranks);
+            if !conveyor.push(Rank(owner), local)? {
+                break;
+            }
+            left = rest;
+        }
+        while let Some((_, local)) = conveyor.pull()? {
+            table.update(&[*local]);
+        }
+    }
+    Ok(conveyor.reset()?)
 }
 
 /// As push.h has it.

@@ -112,11 +112,26 @@ impl<S: Seating> Belt<S> {
     where
         T: IntoBytes + Immutable + ?Sized,
     {
+        match self.push_here(target, item.as_bytes()) {
+            true => Ok(true),
+            false => self.push_on(target, item.as_bytes()),
+        }
+    }
+
+    /// Takes an item that needs nothing but its run; whether it is such an item.
+    #[inline(always)] // as that
+    fn push_here(&self, target: Rank, item: &[u8]) -> bool {
+        self.state == ConveyorState::Working && self.handle.push_here(target, item)
+    }
+
+    /// As [`Belt::push`], where more than its run is needed.
+    #[inline(always)] // as that
+    fn push_on(&mut self, target: Rank, item: &[u8]) -> Result<bool> {
         if self.state != ConveyorState::Working {
             return Err(self.misuse("a push after the last one was announced: reset it first"));
         }
-        let (handle, item) = (&self.handle, item.as_bytes());
-        let pushed = handle.push(target, item, Pushes::Unpaced, || {
+        let handle = &self.handle;
+        let pushed = handle.push_on(target, item, Pushes::Unpaced, || {
             handle.with_out("a push", |out| out.try_push(target, item))
         });
         match pushed {
@@ -457,7 +472,16 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
     /// [`Error::Misuse`] after the last push was announced; a bad rank; what has ended the job.
     #[inline]
     pub fn push(&mut self, target: Rank, item: T) -> Result<bool> {
-        self.belt.push(target, &item)
+        match self.belt.push_here(target, item.as_bytes()) {
+            true => Ok(true),
+            false => self.push_on(target, item),
+        }
+    }
+
+    /// As `Stream::push_on`.
+    #[inline(never)]
+    fn push_on(&mut self, target: Rank, item: T) -> Result<bool> {
+        self.belt.push_on(target, item.as_bytes())
     }
 
     /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all ranks.

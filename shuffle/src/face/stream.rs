@@ -170,8 +170,21 @@ where
     T: IntoBytes + Immutable + ?Sized,
     S: Seating,
 {
+    match handle.push_here(target, item.as_bytes()) {
+        true => Ok(()),
+        false => push_on(handle, target, item),
+    }
+}
+
+/// As [`push`], where more than its run is needed.
+#[inline(always)] // so that an item's size is a constant of the copy
+fn push_on<T, S>(handle: &Handle<S>, target: Rank, item: &T) -> Result<()>
+where
+    T: IntoBytes + Immutable + ?Sized,
+    S: Seating,
+{
     let item = item.as_bytes();
-    handle.push(target, item, Pushes::Paced, || {
+    handle.push_on(target, item, Pushes::Paced, || {
         handle.send(
             |out| out.try_push(target, item),
             |out| out.push_or_spill(target, item),
@@ -186,8 +199,21 @@ where
     T: IntoBytes + Immutable + ?Sized,
     S: Seating,
 {
+    match handle.push_here(target, item.as_bytes()) {
+        true => Ok(()),
+        false => try_push_on(handle, target, item),
+    }
+}
+
+/// As [`try_push`], where more than its run is needed.
+#[inline(always)] // so that an item's size is a constant of the copy
+fn try_push_on<T, S>(handle: &Handle<S>, target: Rank, item: &T) -> Result<()>
+where
+    T: IntoBytes + Immutable + ?Sized,
+    S: Seating,
+{
     let item = item.as_bytes();
-    handle.push(target, item, Pushes::Unpaced, || {
+    handle.push_on(target, item, Pushes::Unpaced, || {
         handle.try_send(|out| out.try_push(target, item))
     })
 }
@@ -247,7 +273,17 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// As [`crate::Shuffle::send`].
     #[inline]
     pub fn push(&self, target: Rank, item: T) -> Result<()> {
-        push(&self.handle, target, &item)
+        match self.handle.push_here(target, item.as_bytes()) {
+            true => Ok(()),
+            false => self.push_on(target, item),
+        }
+    }
+
+    /// Takes the item itself: one whose address is known elsewhere would leave no register of a
+    /// program's loop.
+    #[inline(never)]
+    fn push_on(&self, target: Rank, item: T) -> Result<()> {
+        push_on(&self.handle, target, &item)
     }
 
     /// Sends an item if there is room now; never waits and makes no progress.
@@ -256,7 +292,16 @@ impl<T: Item, S: Seat> Stream<T, S> {
     /// [`Error::WouldBlock`], with nothing taken; a bad rank.
     #[inline]
     pub fn try_push(&self, target: Rank, item: T) -> Result<()> {
-        try_push(&self.handle, target, &item)
+        match self.handle.push_here(target, item.as_bytes()) {
+            true => Ok(()),
+            false => self.try_push_on(target, item),
+        }
+    }
+
+    /// As [`Stream::push_on`].
+    #[inline(never)]
+    fn try_push_on(&self, target: Rank, item: T) -> Result<()> {
+        try_push_on(&self.handle, target, &item)
     }
 
     /// Sends many items, with the engine's state looked up once per few hundred of them. The engine

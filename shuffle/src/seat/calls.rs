@@ -116,18 +116,21 @@ impl<S: Seating> Handle<S> {
         Ok(())
     }
 
-    /// Sends an item by `push`, unless that needs nothing but its run.
+    /// Sends an item that needs nothing but its run; whether it is such an item.
     #[inline(always)] // so that an item's size is a constant of the copy
-    pub(crate) fn push(
+    pub(crate) fn push_here(&self, target: Rank, item: &[u8]) -> bool {
+        self.seat.push_here(&self.of, target, item)
+    }
+
+    /// Sends an item that [`Handle::push_here`] has left, by `push` or at once.
+    #[inline(always)] // so that an item's size is a constant of the copy
+    pub(crate) fn push_on(
         &self,
         target: Rank,
         item: &[u8],
         pushes: Pushes,
         push: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if self.seat.push_here(&self.of, target, item) {
-            return Ok(());
-        }
         if !self.is_handled_at_once(target, 0, item, pushes)? {
             push()?;
         }
