@@ -114,7 +114,7 @@ slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it in
 	@tools/install.sh slurm
 	.ci/test --test slurm -- --nocapture
 
-verbs: ## Runs the fabric tests, exchange and partition over RDMA verbs, in a guest with software RDMA
+verbs: ## Runs tests, benches and faults over RDMA verbs, in one guest and in two with software RDMA
 	@tools/install.sh verbs
 	@sh data/fetch.sh
 	tools/verbs-run.sh

@@ -160,22 +160,20 @@ impl<S: Seating> Belt<S> {
         Error::misuse(&self.handle.name, why)
     }
 
-    /// The next item, where that is all there is to do; else [`Belt::pull`] has to.
+    /// Pulls one item: where it begins in the run.
     #[inline(always)] // so that an item's size is a constant
-    pub fn pull_one(&mut self, item_bytes: usize) -> Option<(Rank, &[u8])> {
-        let at = self.next;
+    fn pull_one(&mut self, item_bytes: usize) -> Result<Option<usize>> {
+        let mut at = self.next;
         if at == self.limit {
-            return None;
+            if self.pull(1)?.is_none() {
+                return Ok(None);
+            }
+            at = self.floor;
         }
-        let item = self.run.as_bytes().get(at..at + item_bytes)?;
+        // Behind such a call it is there already. Written on both ways, a compiler knows it in a
+        // loop of pulls, and does not load it back, which takes as long as an item does.
         self.next = at + item_bytes;
-        Some((self.source, item))
-    }
-
-    /// Whether [`Belt::pull_one`] is all there is to do.
-    #[inline(always)] // as that
-    fn is_plain(&self) -> bool {
-        self.next != self.limit
+        Ok(Some(at))
     }
 
     /// The next items of one source that are here, at most so many.
@@ -500,20 +498,19 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
         })
     }
 
-    /// The next item that is here, in place, and who sent it.
+    /// The next item that is here, in place, and who sent it. [`Conveyor::pull_many`] gives slices,
+    /// which a program gets through in half the time where it goes far into memory for each item.
     ///
     /// # Errors
     /// A peer whose bytes make no sense.
     #[inline]
     pub fn pull(&mut self) -> Result<Option<(Rank, &T)>> {
-        // Looked at first, and asked for then: a reference that is returned would be held too long.
-        let pulled = match self.belt.is_plain() {
-            true => self.belt.pull_one(size_of::<T>()),
-            false => self.belt.pull(1)?,
-        };
-        let Some((source, bytes)) = pulled else {
+        let Some(at) = self.belt.pull_one(size_of::<T>())? else {
             return Ok(None);
         };
+        let source = self.belt.source;
+        let bytes = self.belt.run.as_bytes().get(at..at + size_of::<T>());
+        let bytes = bytes.ok_or_else(|| misaligned(source))?;
         let item = T::ref_from_bytes(bytes).map_err(|_| misaligned(source))?;
         Ok(Some((source, item)))
     }

@@ -6,14 +6,21 @@
 use std::alloc::Layout;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::error::{Error, Result};
+use crate::memory::arena;
 use crate::sync::Once;
 
 /// Smallest private request that is worth a reserved hugepage.
+///
+/// Smaller ones get one where its size is at most [`SHARED_PAGE_BYTES`], and share it.
 pub const HUGE_WORTH_BYTES: usize = 1 << 20;
+
+/// Largest reserved hugepage that is taken for a small request.
+pub const SHARED_PAGE_BYTES: usize = 32 << 20;
 
 /// Smallest request that can hold a transparent hugepage (2 MiB on x86-64 and on 4 KiB aarch64).
 pub const TRANSPARENT_BYTES: usize = 2 << 20;
@@ -59,16 +66,11 @@ impl Plan {
             true if bytes >= TRANSPARENT_BYTES => PageKind::Transparent,
             _ => PageKind::Ordinary,
         };
+        // What is small does not miss them.
         let step_down = |why: String| Self {
             first: below,
-            why: Some(why),
+            why: (bytes >= HUGE_WORTH_BYTES).then_some(why),
         };
-        if bytes < HUGE_WORTH_BYTES {
-            return Self {
-                first: PageKind::Ordinary,
-                why: None,
-            };
-        }
         let Some(page_bytes) =
             meminfo_number(meminfo, "Hugepagesize").and_then(|kib| kib.checked_mul(1024))
         else {
@@ -80,6 +82,12 @@ impl Plan {
             return step_down(format!(
                 "/proc/meminfo says Hugepagesize {page_bytes} bytes, not a power of two"
             ));
+        }
+        if bytes < HUGE_WORTH_BYTES && page_bytes > SHARED_PAGE_BYTES {
+            return Self {
+                first: PageKind::Ordinary,
+                why: None,
+            };
         }
         let needed = bytes.div_ceil(page_bytes);
         // Reserved pages are promised to mappings that have not touched them yet.
@@ -101,12 +109,6 @@ impl Plan {
 
     /// Decides for `bytes` on this machine, now.
     pub fn of_this_machine(bytes: usize) -> Self {
-        if bytes < HUGE_WORTH_BYTES {
-            return Self {
-                first: PageKind::Ordinary,
-                why: None,
-            };
-        }
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let transparent = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
             .unwrap_or_default();
@@ -151,7 +153,60 @@ pub struct Mapping {
 
 enum Memory {
     Mapped(MmapRaw),
-    Huge { first: *mut u8, layout: Layout },
+    Huge(arena::Range),
+}
+
+/// Reserved hugepages.
+pub(super) struct Pages {
+    first: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the pages stay where they are until drop and are freed by any thread alike; nothing here
+// accesses them.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// Pages for at least so many bytes. A forked child does not inherit them.
+    fn allocate(bytes: usize, page_bytes: usize) -> Option<Self> {
+        let layout =
+            Layout::from_size_align(bytes.checked_next_multiple_of(page_bytes)?, page_bytes)
+                .ok()?;
+        // SAFETY: the layout is not empty, and `Plan` found the `Hugepagesize` without which this
+        // call panics.
+        let first = NonNull::new(unsafe { hugepage_rs::alloc(layout) })?;
+        let pages = Self { first, layout };
+        // SAFETY: the range was mapped just now, whole, and is used by nobody else.
+        let advised = unsafe {
+            rustix::mm::madvise(
+                first.as_ptr().cast(),
+                layout.size(),
+                rustix::mm::Advice::LinuxDontFork,
+            )
+        };
+        advised.is_ok().then_some(pages)
+    }
+}
+
+impl arena::Chunk for Pages {
+    fn first(&self) -> NonNull<u8> {
+        self.first
+    }
+
+    fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.layout.align()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: `allocate` got `first` for this layout, and this is the only drop.
+        unsafe { hugepage_rs::dealloc(self.first.as_ptr(), self.layout) };
+    }
 }
 
 // SAFETY: the mapping stays where it is until drop and is freed by any thread alike; `as_ptr` hands
@@ -172,46 +227,34 @@ impl Mapping {
     /// # Errors
     /// When the memory cannot be had.
     pub fn allocate(bytes: usize) -> Result<Self> {
-        let bytes = bytes.max(1);
-        let plan = Plan::of_this_machine(bytes);
-        if let Some(why) = &plan.why {
-            report_fallback(why);
-        }
-        if let PageKind::Huge { page_bytes } = plan.first {
-            match Self::allocate_huge(bytes, page_bytes) {
-                Some(mapping) => return Ok(mapping),
-                None => report_fallback(&format!(
-                    "the kernel refused {bytes} bytes of free hugepages"
-                )),
+        let mut first = PageKind::Ordinary;
+        let range = arena::Range::new(bytes.max(1), |bytes| {
+            let plan = Plan::of_this_machine(bytes);
+            if let Some(why) = &plan.why {
+                report_fallback(why);
             }
+            first = plan.first;
+            let PageKind::Huge { page_bytes } = first else {
+                return None;
+            };
+            let pages = Pages::allocate(bytes, page_bytes);
+            if pages.is_none() {
+                report_fallback(&format!(
+                    "the kernel refused {bytes} bytes of free hugepages"
+                ));
+            }
+            pages
+        });
+        match range {
+            Some(range) => Ok(Self {
+                pages: PageKind::Huge {
+                    page_bytes: range.page_bytes(),
+                },
+                memory: ManuallyDrop::new(Memory::Huge(range)),
+                owner_process: std::process::id(),
+            }),
+            None => Self::allocate_mapped(bytes.max(1), first),
         }
-        Self::allocate_mapped(bytes, plan.first)
-    }
-
-    fn allocate_huge(bytes: usize, page_bytes: usize) -> Option<Self> {
-        let layout =
-            Layout::from_size_align(bytes.checked_next_multiple_of(page_bytes)?, page_bytes)
-                .ok()?;
-        // SAFETY: the layout is not empty, and `Plan` found the `Hugepagesize` without which this
-        // call panics.
-        let first = unsafe { hugepage_rs::alloc(layout) };
-        if first.is_null() {
-            return None;
-        }
-        let mapping = Self {
-            memory: ManuallyDrop::new(Memory::Huge { first, layout }),
-            pages: PageKind::Huge { page_bytes },
-            owner_process: std::process::id(),
-        };
-        // SAFETY: the range was mapped just now, whole, and is used by nobody else.
-        let advised = unsafe {
-            rustix::mm::madvise(
-                first.cast(),
-                layout.size(),
-                rustix::mm::Advice::LinuxDontFork,
-            )
-        };
-        advised.is_ok().then_some(mapping)
     }
 
     fn allocate_mapped(bytes: usize, wanted: PageKind) -> Result<Self> {
@@ -244,7 +287,7 @@ impl Mapping {
     pub fn as_ptr(&self) -> *mut u8 {
         match &*self.memory {
             Memory::Mapped(map) => map.as_mut_ptr(),
-            Memory::Huge { first, .. } => *first,
+            Memory::Huge(range) => range.first(),
         }
     }
 
@@ -252,7 +295,7 @@ impl Mapping {
     pub fn len(&self) -> usize {
         match &*self.memory {
             Memory::Mapped(map) => map.len(),
-            Memory::Huge { layout, .. } => layout.size(),
+            Memory::Huge(range) => range.bytes(),
         }
     }
 
@@ -272,10 +315,6 @@ impl Drop for Mapping {
         if self.owner_process != std::process::id() {
             // A forked child has no such mapping; the addresses may since belong to another one.
             return;
-        }
-        if let Memory::Huge { first, layout } = &*self.memory {
-            // SAFETY: `allocate_huge` got `first` for this layout, and this is the only drop.
-            unsafe { hugepage_rs::dealloc(*first, *layout) };
         }
         // SAFETY: this is the only drop of the field, and nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.memory) };

@@ -28,6 +28,7 @@ fn free_hugepages_come_first() {
         }
     );
     assert_eq!(first(MEMINFO, "", MIB), huge);
+    assert_eq!(first(MEMINFO, "", 1), huge);
 }
 
 #[test]
@@ -65,14 +66,17 @@ fn transparent_hugepages_follow_where_the_kernel_gives_them() {
 }
 
 #[test]
-fn small_requests_stay_on_ordinary_pages_without_a_word() {
-    assert_eq!(
-        Plan::decide(MEMINFO, "[always]", MIB - 1),
-        Plan {
-            first: PageKind::Ordinary,
-            why: None
-        }
-    );
+fn small_requests_do_without_hugepages_without_a_word() {
+    let ordinary = Plan {
+        first: PageKind::Ordinary,
+        why: None,
+    };
+    let none = MEMINFO.replace("HugePages_Free:       20", "HugePages_Free:        0");
+    assert_eq!(Plan::decide(&none, "[always]", MIB - 1), ordinary);
+    let long = MEMINFO.replace("2048 kB", "1048576 kB");
+    assert_eq!(Plan::decide(&long, "[always]", MIB - 1), ordinary);
+    let page_bytes = 1 << 30;
+    assert_eq!(first(&long, "[always]", MIB), PageKind::Huge { page_bytes });
 }
 
 #[test]
@@ -105,7 +109,6 @@ fn mappings_are_zeroed_writable_and_as_long_as_asked() {
         let all = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
         assert!(all.iter().all(|byte| *byte == 0));
         all.fill(0x5a);
-        assert!(bytes >= MIB || mapping.page_kind() == PageKind::Ordinary);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Hugepage memory: shared segments, registered pools, and the ladder of page sizes under both.
 
+mod arena;
 pub mod book;
 pub mod descriptors;
 pub mod hugepage;

@@ -70,18 +70,23 @@ impl fmt::Debug for Segment {
 impl Segment {
     /// Creates a zeroed segment of at least `bytes`, rounded up to whole pages.
     ///
-    /// On hugetlb pages when it fills at least one and enough are free; these are allocated now.
+    /// On hugetlb pages when it fills an eighth of one at least and enough are free; these are
+    /// allocated now.
     /// Otherwise on ordinary pages, each touched on first use, with a hint for transparent
     /// hugepages.
     ///
     /// # Errors
     /// When memory or descriptors run out.
     pub fn create(bytes: usize) -> Result<Arc<Self>> {
-        let bytes = bytes.max(1);
+        let segment = Self::create_planned(bytes.max(1))?;
+        tracing::debug!(bytes, pages = ?segment.pages, "shared segment");
+        Ok(segment)
+    }
+
+    fn create_planned(bytes: usize) -> Result<Arc<Self>> {
         let plan = hugepage::Plan::of_this_machine(bytes);
-        tracing::debug!(bytes, "shared segment");
         if let PageKind::Huge { page_bytes } = plan.first {
-            if bytes >= page_bytes {
+            if bytes >= page_bytes / 8 {
                 match Self::create_huge(whole_pages(bytes, page_bytes)?, page_bytes) {
                     Ok(segment) => return Ok(segment),
                     Err(e) => hugepage::report_fallback(&format!("a shared segment: {e}")),
