@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall deb header test simulate mutants check deny bench compare newer slurm verbs
+.PHONY: help run library install uninstall deb header test simulate mutants check deny book bench compare newer slurm verbs
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -82,6 +82,10 @@ check: ## Checks formatting, the order of rooms, lints, documentation, and the l
 deny: ## Checks licences and known faults of the dependencies
 	@tools/install.sh deny
 	.ci/deny
+
+book: ## Makes the documents one book, target/book/index.html
+	@tools/install.sh book
+	mdbook build docs
 
 bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	@tools/install.sh bench

@@ -113,3 +113,13 @@ pub const BUILD_PROFILE: &str = env!("BUILD_PROFILE_OF_TRIHOP");
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// As the README's.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/CHANNELS.md")]
+struct Channels;
+
+/// As the README's.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/PORTING.md")]
+struct Porting;

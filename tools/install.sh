@@ -9,6 +9,7 @@
 #   bench   fi_pingpong, which benchmarks are compared with
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
+#   book    mdBook
 #   deb     dpkg-deb and dpkg-shlibdeps, and lintian to check the package with
 #   slurm   Slurm's daemons and commands, as a cluster of one machine
 #   newer   pip, which fetches a newer libfabric and newer launchers
@@ -126,6 +127,11 @@ group_deny() {
     has cargo-deny || cargo install --locked cargo-deny
 }
 
+group_book() {
+    rust_is_there
+    has mdbook || cargo install --locked mdbook
+}
+
 group_deb() {
     group_build
     has apt-get || fail "a Debian package can only be built where there is apt-get"
@@ -168,11 +174,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, compare, deb, deny, newer, slurm, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, book, compare, deb, deny, newer, slurm, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | mutants | bench | compare | deb | deny | newer | slurm | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, mutants, bench, compare, deb, deny, newer, slurm, verbs" ;;
+    build | check | test | mutants | bench | book | compare | deb | deny | newer | slurm | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, mutants, bench, book, compare, deb, deny, newer, slurm, verbs" ;;
     esac
 done
 install_packages
