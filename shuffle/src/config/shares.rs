@@ -67,7 +67,8 @@ shares! {
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
     /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);
-    /// Spill from which on deliveries wait as long as it drains; a mark, not memory.
+    /// Spill from which on deliveries wait as long as it drains. When it has, so much of it is
+    /// kept for 20 ms.
     spill_mark_bytes = 1 / 32 in (1 to usize::MAX);
     /// The receive slot that every link always has, where links are not many; 192 to 4,096 bytes.
     small_slot_bytes = 1 / 8192 in (192 to Self::LARGEST_SMALL_SLOT);

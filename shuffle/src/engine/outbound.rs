@@ -117,7 +117,7 @@ impl Outbound {
             queues,
             runs: RunTable::new(size, run_bytes, options.shares().run_table_bytes),
             gathered_bytes: (run_bytes - RUN_HEADER_BYTES) / 2,
-            spill: Spill::new(options.spill_bytes),
+            spill: Spill::new(options.spill_bytes, options.shares().spill_mark_bytes),
             pressure: Pressure::new(options.shares().spill_mark_bytes),
             gauge,
             job: identity.cookie,
@@ -155,7 +155,7 @@ impl Outbound {
     pub fn begin_again(&mut self, name: &str, gauge: Arc<Gauge>, options: &StreamOptions) {
         debug_assert!(!self.has_partial(), "it was fenced before it was closed");
         self.queues.begin_again();
-        self.spill = Spill::new(options.spill_bytes);
+        self.spill = Spill::new(options.spill_bytes, options.shares().spill_mark_bytes);
         self.pressure = Pressure::new(options.shares().spill_mark_bytes);
         self.gauge = gauge;
         self.overfilled = false;

@@ -388,7 +388,9 @@ fn gather<T: IntoBytes + Immutable>(
     const { assert!(size_of::<T>() > 0, "an item has bytes") };
     let bytes = size_of::<T>();
     for taken in 0..most as u64 {
-        let Some((target, item)) = items.next() else {
+        let next = items.next();
+        // Looked at where it is: to move a long item costs as much as to gather it.
+        let Some((target, item)) = &next else {
             return (taken, Stop::End);
         };
         let index = target.0 as usize & (slots.len() - 1);
@@ -396,7 +398,8 @@ fn gather<T: IntoBytes + Immutable>(
         let used = usize::from(slot.used);
         let fits = used + bytes <= usize::from(slot.room) && slot.count != u16::MAX;
         if slot.target != target.0 || !fits {
-            return (taken, Stop::At(target, item));
+            let at = |(target, item)| Stop::At(target, item);
+            return (taken, next.map_or(Stop::End, at));
         }
         slot.used = (used + bytes) as u16;
         slot.count += 1;

@@ -31,11 +31,8 @@ impl Outbound {
     /// No room for so many bytes; the run stays open.
     pub(super) fn spill_run(&mut self, slot: usize) -> Result<(), usize> {
         let (target, frame) = self.runs.frame(slot, self.rank);
-        let bytes = frame.len();
-        let write = |space: &mut [u8]| space.copy_from_slice(frame);
-        self.spill
-            .push_run(Rank(target), bytes, write)
-            .map_err(|Full| bytes)?;
+        let pushed = self.spill.push_run(Rank(target), frame);
+        pushed.map_err(|Full| frame.len())?;
         self.runs.close(slot);
         self.note_spilled();
         Ok(())
@@ -48,7 +45,7 @@ impl Outbound {
         bytes: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
-        match self.spill.push_run(target, bytes, write) {
+        match self.spill.push_run_with(target, bytes, write) {
             Ok(()) => {
                 self.note_spilled();
                 Ok(())
@@ -134,7 +131,7 @@ impl Outbound {
             return moved;
         }
         // Out of the way while the rest of `self` takes what it holds.
-        let mut spill = std::mem::replace(&mut self.spill, Spill::new(0));
+        let mut spill = std::mem::replace(&mut self.spill, Spill::new(0, 0));
         while is_free && let Some(spilled) = spill.front() {
             let taken = match spilled {
                 Spilled::Run { target, frame } => {
@@ -174,6 +171,7 @@ impl Outbound {
     /// Looks once a round whether deliveries have to wait for the spill; true when some go on that
     /// waited.
     pub fn relieve(&mut self, now_ns: u64) -> bool {
+        self.spill.rest(now_ns);
         if self.pressure.rests() {
             return false;
         }
