@@ -163,6 +163,7 @@ fn write_header() {
         "conveyor",
         "replies",
         "merging",
+        "minirank",
         "array/element",
         "array/open",
         "array",

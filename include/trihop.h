@@ -81,7 +81,8 @@ enum trihop_status_t
   // A peer lives, but its part of the job has failed; the text has its error.
   TRIHOP_ERR_PEER_FAILED = 20,
   // A call that makes no sense after those before it: two ends of a step at once, or the end of
-  // none. Nothing was done.
+  // none; a mini-rank that was taken before; what belongs to an inline job, on another thread than
+  // the one that started that. Nothing was done.
   TRIHOP_ERR_MISUSE = 21,
   // A call on a channel has taken as long as it may, with nothing done.
   TRIHOP_ERR_TIMED_OUT = 22,
@@ -433,6 +434,32 @@ typedef struct trihop_job_t trihop_job_t;
 // Threads: any of a threaded job; of an inline job that which has started it.
 typedef struct trihop_merging_t trihop_merging_t;
 
+// The mini-ranks of this process: ranks of a job, each of which a thread of the program takes and
+// has as a process has its own. A thread of the library's, the communication thread, speaks with
+// other nodes for all of them; mini-ranks of one node reach each other without it.
+//
+// ```c
+// static void *work(void *context)
+// {
+//     struct part *part = context;
+//     trihop_job_t *job;
+//     trihop_minirank_start(part->miniranks, part->index, &job);
+//     ... as on a rank that is a process, with TRIHOP_INLINE
+//     trihop_finalize(job);
+//     return NULL;
+// }
+//
+// trihop_minirank_init(4, NULL, &miniranks);
+// for (i = 0; i < trihop_minirank_count(miniranks); i++)
+//     pthread_create(&threads[i], NULL, work, &parts[i]);
+// for (i = 0; i < trihop_minirank_count(miniranks); i++)
+//     pthread_join(threads[i], NULL);
+// trihop_minirank_finalize(miniranks);
+// ```
+//
+// Threads: any, several at once too.
+typedef struct trihop_miniranks_t trihop_miniranks_t;
+
 // What an element is packed into: see `trihop_pack`.
 typedef struct trihop_packer_t trihop_packer_t;
 
@@ -584,6 +611,15 @@ typedef struct trihop_options_t {
   // On a page of shared memory, which `trihop top` and `trihop dump` read.
   // Default 1; 0, 1.
   uint64_t counters_page;
+  // Whether each mini-rank, and the communication thread of its process, keeps to a
+  // core of its own.
+  // They are cores that the process may use, in order: the first is mini-rank 0's,
+  // and the one behind those of the mini-ranks is the communication thread's.
+  // `own`: no other process uses them, since the launcher has bound each process.
+  // `shared`: the processes of a machine may use the same ones, and each takes its
+  // part, by its place on the machine. Refused where they are too few.
+  // Default none; own, shared.
+  char minirank_cores[16];
 } trihop_options_t;
 
 // Gathers `bytes` bytes of every rank, which are at `mine`, into `all`, in rank order, as
@@ -1741,6 +1777,59 @@ uint64_t trihop_merging_held(const struct trihop_merging_t *merging);
 //
 // Threads: any, but no other call on it may be under way or follow.
 void trihop_merging_free(struct trihop_merging_t *merging);
+
+// Makes this process host `ranks` ranks of the job that it was started in: as many as
+// `TRIHOP_MINIS_PER_RANK` says where that is 0, and 1 where that says nothing. The ranks of a job
+// are numbered process by process, and all processes host equally many, 1,024 at most. `options`
+// null stands for those of the environment. Waits for the other processes.
+//
+// Lines of logs have the number of this process's first rank. Fails as `trihop_init`, and with
+// `TRIHOP_ERR_CONFIG` on an impossible number, and where `minirank_cores` asks for more cores than
+// there are.
+// Threads: any.
+trihop_status_t trihop_minirank_init(uint32_t ranks,
+                                     const struct trihop_options_t *options,
+                                     struct trihop_miniranks_t **miniranks);
+
+// Mini-ranks of this process; 0 where `miniranks` is null.
+//
+// Threads: any.
+uint32_t trihop_minirank_count(const struct trihop_miniranks_t *miniranks);
+
+// Joins the job as mini-rank `index` of this process, from 0, and waits for all ranks of the job.
+// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with such
+// a job of a process can be done with it, by this thread alone. A thread that ends without
+// `trihop_finalize` has failed, and the job with it, with an error that names its rank.
+//
+// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on an index that is not below `trihop_minirank_count`,
+// with `TRIHOP_ERR_MISUSE` where the mini-rank was started before, and as `trihop_init`: then the
+// mini-rank has failed.
+// Threads: any, which has the job from then on, and keeps to a core where `minirank_cores` says so.
+trihop_status_t trihop_minirank_start(const struct trihop_miniranks_t *miniranks,
+                                      uint32_t index,
+                                      struct trihop_job_t **job);
+
+// Number of a job's rank among the ranks of its process, from 0: 0 where it is alone there, and
+// `UINT32_MAX` where `job` is null.
+//
+// Threads: any.
+uint32_t trihop_minirank_index(const struct trihop_job_t *job);
+
+// Waits until each mini-rank of this process has called this as often as this one; other processes
+// have no part in it. Makes progress meanwhile. Returns at once where the rank is alone in its
+// process. Not inside a handler.
+//
+// Threads: as the job.
+trihop_status_t trihop_minirank_barrier(const struct trihop_job_t *job);
+
+// Waits until all mini-ranks of this process have ended their jobs, and ends the communication
+// thread. One that was not started by now has failed, and the job with it.
+//
+// The mini-ranks are gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_MISUSE`:
+// on a thread that has not ended its own job. Returns what has ended the job, where that was no
+// `trihop_finalize`.
+// Threads: any, but no other call on them may be under way or follow.
+trihop_status_t trihop_minirank_finalize(struct trihop_miniranks_t *miniranks);
 
 // Appends `length` bytes to what an element is packed into.
 //

@@ -274,12 +274,49 @@ private:
 
 } // namespace detail
 
+/* The ranks that this process hosts: see trihop_miniranks_t. Each thread makes a Job of one of them. */
+class MiniRanks {
+public:
+    /* So many, or as many as TRIHOP_MINIS_PER_RANK says. */
+    explicit MiniRanks(std::uint32_t ranks = 0) { check(trihop_minirank_init(ranks, nullptr, &miniranks_)); }
+
+    MiniRanks(std::uint32_t ranks, const Options &options) {
+        check(trihop_minirank_init(ranks, options.get(), &miniranks_));
+    }
+
+    MiniRanks(MiniRanks &&other) noexcept : miniranks_(std::exchange(other.miniranks_, nullptr)) {}
+    MiniRanks &operator=(MiniRanks &&) = delete;
+
+    /* Waits until all ranks of this process have left the job. */
+    ~MiniRanks() {
+        if (miniranks_ != nullptr && trihop_minirank_finalize(miniranks_) != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_minirank_finalize: %s\n", trihop_last_error());
+    }
+
+    /* As the destructor, with the failure thrown. */
+    void finish() {
+        if (miniranks_ != nullptr)
+            check(trihop_minirank_finalize(std::exchange(miniranks_, nullptr)));
+    }
+
+    trihop_miniranks_t *get() const noexcept { return miniranks_; }
+    std::uint32_t count() const { return trihop_minirank_count(miniranks_); }
+
+private:
+    trihop_miniranks_t *miniranks_ = nullptr;
+};
+
 /* One rank's part of a job. */
 class Job {
 public:
     explicit Job(Seat seat = Seat::Threaded) { check(trihop_init(static_cast<std::int32_t>(seat), nullptr, &job_)); }
 
     Job(Seat seat, const Options &options) { check(trihop_init(static_cast<std::int32_t>(seat), options.get(), &job_)); }
+
+    /* That of a mini-rank, which stays with the thread that calls. */
+    Job(const MiniRanks &miniranks, std::uint32_t index) {
+        check(trihop_minirank_start(miniranks.get(), index, &job_));
+    }
 
     Job(Job &&other) noexcept : scope_(other.scope_), job_(std::exchange(other.job_, nullptr)) {}
     Job &operator=(Job &&) = delete;
@@ -315,7 +352,13 @@ public:
     std::uint32_t local_rank() const { return trihop_local_rank(job_); }
     std::uint32_t local_size() const { return trihop_local_size(job_); }
 
+    /* This rank's number among those of its process: see trihop_miniranks_t. */
+    std::uint32_t index() const { return trihop_minirank_index(job_); }
+
     void barrier() const { check(trihop_barrier(job_)); }
+
+    /* A barrier of the ranks of this process alone. */
+    void barrier_of_process() const { check(trihop_minirank_barrier(job_)); }
 
     /* Waits until nothing is on its way on any stream: see trihop_fence. */
     void fence() const { check(trihop_fence(job_)); }

@@ -60,10 +60,11 @@ pub use trihop_shuffle::{
     Array, ArrayBuilder, ArrayOutbox, Arrival, BroadcastTo, Channel, ChannelLimits, Channels,
     Codec, Coded, CodedBuilder, CodedOutbox, Contributors, Conveyor, ConveyorState, CounterRow,
     DetailedStats, DumpOutput, End, Error, Inline, Item, ItemOutbox, Job, Merging, MergingTable,
-    Message, Messages, NodeId, Number, OptionRow, Options, Outbox, Plain, QueueStats, Queues, Rank,
-    Reduce, Replies, Reservation, Result, Seat, Shuffle, ShuffleBuilder, StageStats, State, Stats,
-    Stream, StreamBuilder, StreamOptions, Topology, Untyped, UntypedBuilder, UntypedOutbox,
-    UntypedReplies, agent, channel, minirank, observe, over, route, simulation, threaded,
+    Message, Messages, MinirankCores, NodeId, Number, OptionRow, Options, Outbox, Plain,
+    QueueStats, Queues, Rank, Reduce, Replies, Reservation, Result, Seat, Shuffle, ShuffleBuilder,
+    StageStats, State, Stats, Stream, StreamBuilder, StreamOptions, Topology, Untyped,
+    UntypedBuilder, UntypedOutbox, UntypedReplies, agent, channel, minirank, observe, over, route,
+    simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

@@ -291,8 +291,41 @@ fn push_is_measured_by_handlers_and_by_pulls_in_rust_and_c() {
             .collect();
         assert_eq!(apis, all);
     }
+    for shape in ["--ranks 4", "--ranks 6 --nodes 2 --minis-per-rank 3"] {
+        let rows = rows(&format!("push --count 20000 --seat minirank {shape}"));
+        let apis = rows.iter().map(|row| row["api"].as_str().unwrap());
+        assert_eq!(apis.collect::<Vec<_>>(), all);
+    }
     let rows = rows("push --count 20000 --ranks 3 --api c --seat threaded");
     assert_eq!((rows.len(), &rows[0]["api"]), (1, &"c".into()));
+}
+
+#[test]
+fn mini_ranks_have_wire_bytes_and_a_ring_beside_a_cache_line() {
+    for bench in [
+        "histo --count 20000",
+        "a2a --count 2000 --size 8 --size 3000",
+        "cc --count 5000",
+    ] {
+        for seat in ["minirank --minis-per-rank 2", "agent"] {
+            let rows = rows(&format!("{bench} --ranks 4 --nodes 2 --seat {seat}"));
+            for row in &rows {
+                let size = row["size"].as_f64();
+                assert!(row["wire_bytes_per_msg"].as_f64() >= size, "{seat}: {row}");
+            }
+        }
+    }
+    let rows = rows("ring --count 4000 --seat minirank");
+    assert_eq!((rows.len(), &rows[0]["access"]), (1, &"handler".into()));
+    for field in ["latency_us", "cacheline_us", "ratio_to_cacheline"] {
+        assert!(positive(&rows[0][field]), "{field}");
+    }
+    let refused = run(command("ring --size 64 --seat minirank"));
+    assert!(
+        refused.stderr.contains("items of 8 bytes"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]

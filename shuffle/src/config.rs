@@ -78,6 +78,15 @@ impl OptionRow {
     }
 }
 
+/// Which cores mini-ranks and the communication thread of their process keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub enum MinirankCores {
+    /// Those of the process, which no other process uses.
+    Own,
+    /// A part of those that all processes of the machine use.
+    Shared,
+}
+
 /// Makes the structs of options and what goes over all options, out of the table.
 macro_rules! declare {
     (
@@ -247,7 +256,7 @@ macro_rules! agreed_options {
 options_table!(declare);
 
 const _: () = assert!(
-    Options::TABLE.len() <= 24,
+    Options::TABLE.len() <= 25,
     "one option more than users can know"
 );
 

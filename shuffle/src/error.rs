@@ -102,6 +102,14 @@ macro_rules! declare {
                 /// What is wrong with it.
                 why: String,
             },
+            /// A mini-rank that this process does not have, or that was taken before.
+            #[error("mini-rank {index}: {why}")]
+            MiniRank {
+                /// As it was asked for.
+                index: u32,
+                /// Why it is not to be had.
+                why: String,
+            },
             /// The ranks do not agree about a stream, or about a collective call.
             #[error(
                 "stream `{name}` differs between ranks: {why}; open the same streams and make the same \

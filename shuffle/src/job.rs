@@ -11,6 +11,7 @@ mod parked;
 mod patience;
 mod shown;
 mod start;
+mod stop;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,7 @@ use parked::Parked;
 pub(crate) use parked::Way;
 pub(crate) use patience::Patience;
 pub(crate) use start::{Started, detect};
+pub(crate) use stop::Stop;
 
 /// How often peers' lives are looked at where nothing else happens.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(100);
@@ -80,6 +82,8 @@ pub(crate) struct JobState {
     pub bell: Arc<Bell>,
     /// What others on this machine see of it.
     shown: Shown,
+    /// Of a relay whose process may exit under it.
+    pub stop: Option<Arc<Stop>>,
 }
 
 impl JobState {
@@ -121,6 +125,7 @@ impl JobState {
     }
 
     fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
+        self.stop_if_asked();
         self.check_news()?;
         let now_ns = self.now_ns();
         self.rounds += 1;

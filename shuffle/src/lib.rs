@@ -36,7 +36,7 @@ mod conformance;
 #[path = "../../transport/src/seed.rs"]
 mod seed;
 
-pub use config::{OptionRow, Options, StreamOptions};
+pub use config::{MinirankCores, OptionRow, Options, StreamOptions};
 #[doc(hidden)]
 pub use config::{Shares, ShimOptions};
 pub use deliver::{Message, Messages};

@@ -8,15 +8,26 @@
 //! rank's process, or from another one there. So a process has one fabric endpoint, one connection
 //! to the launcher, and one mapping of each inbox of its neighbours, however many ranks it hosts.
 
+mod cores;
+mod host;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::cores::{Before, keep_to};
 use trihop_transport::sync::thread;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::job::{JobState, Started, detect};
-use crate::seat::{Inline, join, relay};
+use crate::job::{JobState, Started, Stop, detect};
+use crate::seat::{Inline, Seating, barrier_of_process, join, relay};
+use crate::threaded::guard;
 use crate::{Job, over};
+use cores::Cores;
+pub use host::Host;
 
 /// Most ranks of one process.
 pub const MOST_RANKS: u32 = 1024;
@@ -25,11 +36,15 @@ pub const MOST_RANKS: u32 = 1024;
 pub const ENV_RANKS: &str = "TRIHOP_MINIS_PER_RANK";
 
 /// A rank that is to be a thread of this process: what that thread starts its job with.
-pub struct MiniRank(Started);
+pub struct MiniRank {
+    started: Started,
+    /// The core that its thread is to keep to.
+    core: Option<usize>,
+}
 
 impl MiniRank {
     fn topology(&self) -> &Topology {
-        &self.0.state.engine.topology
+        &self.started.state.engine.topology
     }
 
     /// This rank.
@@ -44,21 +59,55 @@ impl MiniRank {
 
     /// Number of this rank among those of its process, from 0.
     pub fn index(&self) -> u32 {
-        self.rank().0 % self.topology().ranks_per_process()
+        index_of(self.topology())
     }
 
     /// Joins the job, on the thread that calls and stays with it: as [`Job::start`] on a rank that
     /// is a process. `'h` is how long handlers may borrow: what they borrow is declared before.
+    ///
+    /// Where the option `minirank_cores` says so, the thread keeps to one core from now on, also
+    /// when its job has ended.
     ///
     /// # Errors
     /// As [`Job::start`].
     ///
     /// [`Job::start`]: crate::over::Job::start
     pub fn start<'h>(self) -> Result<Job<'h>> {
-        let seat = Inline::new(self.0)?;
+        if let Some(core) = self.core {
+            keep_to(core)?;
+        }
+        let seat = Inline::new(self.started)?;
         join(&seat)?;
         over::Job::over(seat)
     }
+}
+
+/// Number of the rank that looks among those of its process.
+fn index_of(topology: &Topology) -> u32 {
+    topology.rank().0 % topology.ranks_in_process()
+}
+
+/// Number of a job's rank among the ranks of its process, from 0: 0 where it is alone there.
+pub fn index(job: &Job<'_>) -> u32 {
+    index_of(job.topology())
+}
+
+/// Waits until every rank of this process has called this as often as this rank; returns at once
+/// where it is alone there. Ranks of other processes have no part in it, nor has the relay: it costs
+/// what threads of a process need to tell each other. Progress is made meanwhile.
+///
+/// # Errors
+/// As [`Job::barrier`](crate::over::Job::barrier).
+pub fn barrier(job: &Job<'_>) -> Result<()> {
+    barrier_of_process(job.seat())
+}
+
+/// Says for a rank whose thread ends that it has left the job without having shut it down, as the
+/// drop of its last handle does: for languages in which nothing is dropped. Nothing where the rank
+/// is not a thread, or the job has ended.
+#[doc(hidden)]
+pub fn leave(job: &Job<'_>) {
+    job.seat().look(|job| job.leave());
 }
 
 /// Ranks of each process that the environment asks for: `TRIHOP_MINIS_PER_RANK`, which
@@ -144,26 +193,54 @@ pub fn run_with<R: Send>(
     ranks: u32,
     program: impl Fn(MiniRank) -> R + Sync,
 ) -> Result<Vec<R>> {
-    if !(1..=MOST_RANKS).contains(&ranks) {
-        let why = format!("{ranks} ranks of a process; possible are 1 to {MOST_RANKS}");
-        return Err(Error::config("minis_per_rank", why));
-    }
-    let mut started = JobState::start_minis(options, bootstrap, ranks)?;
-    let host = Inline::new(started.pop().expect("a process has a host"))?;
+    let endpoints = Endpoints::start(options, bootstrap, ranks)?;
+    let host = Inline::new(endpoints.host)?;
     let outcomes: Vec<thread::Result<R>> = thread::scope(|scope| {
-        let start = |started| {
+        let start = |mini| {
             let program = &program;
-            scope.spawn(move || program(MiniRank(started)))
+            scope.spawn(move || program(mini))
         };
-        let threads: Vec<_> = started.into_iter().map(start).collect();
+        let threads: Vec<_> = endpoints.minis.into_iter().map(start).collect();
+        // The program's thread, which runs where it likes again afterwards.
+        let kept = endpoints.cores.as_ref().map(Cores::keep_relay);
         if let Err(error) = relay(host) {
             // The ranks have met it too, or it comes of what they have met.
             tracing::debug!(%error, "the relay has ended by an error");
         }
+        kept.flatten().into_iter().for_each(Before::restore);
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     let result = |outcome: thread::Result<R>| {
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     };
     Ok(outcomes.into_iter().map(result).collect())
+}
+
+/// All endpoints of this process, before any thread has one.
+struct Endpoints {
+    minis: Vec<MiniRank>,
+    host: Started,
+    cores: Option<Cores>,
+}
+
+impl Endpoints {
+    fn start(options: Options, bootstrap: Box<dyn Bootstrap>, ranks: u32) -> Result<Self> {
+        if !(1..=MOST_RANKS).contains(&ranks) {
+            let why = format!("{ranks} ranks of a process; possible are 1 to {MOST_RANKS}");
+            return Err(Error::config("minis_per_rank", why));
+        }
+        let cores = Cores::of(&options, bootstrap.topology(), ranks)?;
+        let mut started = JobState::start_minis(options, bootstrap, ranks)?;
+        let mut host = started.pop().expect("a process has a host");
+        let stop = Arc::new(Stop::new(Arc::clone(&host.state.bell)));
+        let weak = Arc::downgrade(&stop);
+        guard(weak);
+        host.state.stop = Some(stop);
+        let mini = |(index, started)| MiniRank {
+            started,
+            core: cores.as_ref().map(|cores| cores.of_mini(index)),
+        };
+        let minis = started.into_iter().enumerate().map(mini).collect();
+        Ok(Self { minis, host, cores })
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) struct NodeExchange {
     process: Arc<Process>,
     /// What of it this endpoint has seen, or was woken for.
     seen: Seen,
-    /// What it had seen when it last looked for a request and found none.
+    /// What it had seen when it last looked for what it waits for and did not find it.
     idle_since: Option<Seen>,
     /// Counted requests of its relay that this rank has made, or that this relay has taken.
     requests: u64,
@@ -52,6 +52,12 @@ impl NodeExchange {
             is_owed: false,
             watches,
         }
+    }
+
+    /// What the endpoints of this process share.
+    #[cfg(test)]
+    pub fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.process)
     }
 
     /// Whether another endpoint of this process has handed over something since this one looked, or
@@ -260,6 +266,29 @@ impl NodeExchange {
         // Those of processes that have ended properly are dropped.
         let watch = watches.find(|(end, _)| *end == agent);
         watch.is_none_or(|(_, watch)| watch.has_ended())
+    }
+
+    /// Comes to the barrier of this process's ranks, so many; what [`have_come`](Self::have_come)
+    /// is asked with.
+    pub fn come_to_barrier(&mut self, ranks: u32) -> u64 {
+        let ranks = u64::from(ranks);
+        self.idle_since = None;
+        self.process.change(|shared| {
+            shared.come += 1;
+            // All of one barrier come before any comes to the next one.
+            shared.come.div_ceil(ranks) * ranks
+        })
+    }
+
+    /// Whether all ranks of this process have come to the barrier.
+    pub fn have_come(&mut self, all: u64) -> bool {
+        let desk = &self.process.desk;
+        if self.idle_since.is_some_and(|seen| !desk.is_changed(seen)) {
+            return false; // it is asked in each round
+        }
+        let has_all = desk.look(&mut self.seen, |shared| shared.come >= all);
+        self.idle_since = Some(self.seen);
+        has_all
     }
 
     /// The next request of a relay's ranks, once it is there; one that all have to make, once they

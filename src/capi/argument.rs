@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use super::seat::Homed;
 use super::status::{Failure, trihop_status_t};
 
 fn null(name: &str) -> Failure {
@@ -17,6 +18,18 @@ fn null(name: &str) -> Failure {
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
+}
+
+/// As [`reference`], of a handle that may be used on this thread.
+///
+/// # Safety
+/// As [`reference`].
+#[inline]
+pub(crate) unsafe fn handle<'a, T: Homed>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: as the caller promises.
+    let handle = unsafe { reference(pointer, name)? };
+    handle.home().check(name)?;
+    Ok(handle)
 }
 
 /// The place behind a pointer, to be read and written.

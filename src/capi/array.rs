@@ -10,7 +10,7 @@ use std::ptr::{null, null_mut};
 
 use super::argument;
 use super::callback::send_by_outbox;
-use super::seat::{Either, either};
+use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
 use super::stream::step::{begin_step, trihop_step_options_t};
 use super::stream::trihop_contributors_t;
@@ -52,6 +52,7 @@ use element::{Element, Item, Packing};
 /// Threads: as `trihop_stream_t`. While the handler works on what has come in a run, calls of other
 /// threads that use elements wait: insert, remove, migrate, each, count and late.
 pub struct trihop_array_t {
+    home: Home,
     array: ArrayOf,
     /// Ranks of the job.
     size: u32,
@@ -63,6 +64,12 @@ type ArrayOf =
 
 /// What the outbox of an inline job has for an array.
 type OutboxOf<'a> = ArrayOutbox<'a, 'static, Element, Item, Packing>;
+
+impl Homed for trihop_array_t {
+    fn home(&self) -> Home {
+        self.home
+    }
+}
 
 /// Called for an element that is here: see `trihop_array_each`.
 pub type trihop_array_visitor_t =
@@ -114,7 +121,7 @@ unsafe fn with(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: as the caller promises.
-        call(unsafe { argument::reference(array, "array")? })
+        call(unsafe { argument::handle(array, "array")? })
     })
 }
 
@@ -429,7 +436,7 @@ pub unsafe extern "C" fn trihop_array_begin_step_with(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or an array that was not closed.
-        let open = unsafe { argument::reference(array, "array")? };
+        let open = unsafe { argument::handle(array, "array")? };
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { trihop_step_options_t::load(options)? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
@@ -501,7 +508,7 @@ pub unsafe extern "C" fn trihop_array_wait(array: *const trihop_array_t) -> trih
 pub unsafe extern "C" fn trihop_array_close(array: *mut trihop_array_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or an array that was not closed.
-        let open = unsafe { argument::reference(array, "array")? };
+        let open = unsafe { argument::handle(array, "array")? };
         let outcome = either!(&open.array, array => array.close().map(drop));
         if !matches!(outcome, Err(Error::Nested(_))) {
             // SAFETY: made by `trihop_array_open`; the header allows no other call on it.

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::argument;
-use super::seat::{Either, either};
+use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::channel::{Poll, Received, Return, Timeout};
 use crate::{Channel, threaded};
@@ -41,13 +41,23 @@ use crate::{Channel, threaded};
 /// sends that return immediately may be made, and of an inline job no call at all
 /// (`TRIHOP_ERR_NESTED`).
 pub struct trihop_channel_t {
+    home: Home,
     channel: Either<threaded::Channel, Channel<'static>>,
+}
+
+impl Homed for trihop_channel_t {
+    fn home(&self) -> Home {
+        self.home
+    }
 }
 
 impl trihop_channel_t {
     /// A handle for the caller, which `trihop_channel_free` takes back.
     fn give(channel: Either<threaded::Channel, Channel<'static>>) -> *mut Self {
-        Box::into_raw(Box::new(Self { channel }))
+        Box::into_raw(Box::new(Self {
+            home: Home::of(&channel),
+            channel,
+        }))
     }
 }
 
@@ -166,7 +176,7 @@ unsafe fn with(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: as the caller promises.
-        call(unsafe { argument::reference(channel, "channel")? })
+        call(unsafe { argument::handle(channel, "channel")? })
     })
 }
 
@@ -412,6 +422,8 @@ pub unsafe extern "C" fn trihop_channel_close(channel: *const trihop_channel_t) 
 pub unsafe extern "C" fn trihop_channel_free(channel: *mut trihop_channel_t) -> trihop_status_t {
     guard(|| {
         if !channel.is_null() {
+            // SAFETY: not null, so the header asks for a port that was not freed.
+            unsafe { argument::handle(channel, "channel")? };
             // SAFETY: made by `give`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(channel) });
         }

@@ -34,7 +34,7 @@ pub enum trihop_reduce_t {
 pub unsafe extern "C" fn trihop_barrier(job: *const trihop_job_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         Ok(either!(&job.job, job => job.barrier())?)
     })
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn trihop_barrier(job: *const trihop_job_t) -> trihop_stat
 pub unsafe extern "C" fn trihop_fence(job: *const trihop_job_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         Ok(either!(&job.job, job => job.fence())?)
     })
 }
@@ -91,7 +91,7 @@ unsafe fn join<N: Number>(
         // SAFETY: as the caller promises.
         let (job, values) = unsafe {
             (
-                argument::reference(job, "job")?,
+                argument::handle(job, "job")?,
                 argument::slice_mut(values, count, "values")?,
             )
         };
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn trihop_broadcast(
         // nobody else uses.
         let (job, bytes) = unsafe {
             (
-                argument::reference(job, "job")?,
+                argument::handle(job, "job")?,
                 argument::slice_mut(bytes.cast::<u8>(), length, "bytes")?,
             )
         };
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn trihop_allgather(
         // SAFETY: the header asks for null or a job that has not ended, and for `length` bytes.
         let (job, mine) = unsafe {
             (
-                argument::reference(job, "job")?,
+                argument::handle(job, "job")?,
                 argument::bytes(mine, length, "mine")?,
             )
         };
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn trihop_allgatherv(
         // SAFETY: the header asks for null or a job that has not ended, and for `length` bytes.
         let (job, mine) = unsafe {
             (
-                argument::reference(job, "job")?,
+                argument::handle(job, "job")?,
                 argument::bytes(mine, length, "mine")?,
             )
         };

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::ptr::null;
 
 use super::argument;
-use super::seat::{Either, either};
+use super::seat::{Either, Home, either};
 use super::status::{Failure, guard, trihop_status_t};
 use super::stream::trihop_stream_t;
 use crate::{ConveyorState, Inline, PushWindow, Rank, over};
@@ -33,6 +33,7 @@ use crate::{ConveyorState, Inline, PushWindow, Rank, over};
 pub struct trihop_conveyor_t {
     push: *const PushWindow,
     pull: PullWindow,
+    home: Home,
     conveyor: ConveyorOf,
 }
 
@@ -99,6 +100,7 @@ unsafe fn with(
     let status = guard(|| {
         // SAFETY: as the caller promises.
         let open = unsafe { argument::place(conveyor, "conveyor")? };
+        open.home.check("conveyor")?;
         did = call(open)?;
         Ok(())
     });
@@ -123,7 +125,7 @@ pub unsafe extern "C" fn trihop_conveyor_over(
         let place = unsafe { argument::place(conveyor, "conveyor")? };
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or a stream that was not closed.
-        let open = unsafe { argument::reference(stream, "stream")? };
+        let open = unsafe { argument::handle(stream, "stream")? };
         let conveyor = match open.of() {
             Either::Threaded(stream) => {
                 Either::Threaded(over::UntypedConveyor::over(stream.clone())?)
@@ -143,6 +145,7 @@ pub unsafe extern "C" fn trihop_conveyor_over(
                 source: 0,
                 is_open: false,
             },
+            home: Home::of(&conveyor),
             conveyor,
         }));
         Ok(())
@@ -352,6 +355,10 @@ pub unsafe extern "C" fn trihop_conveyor_reset_to(
 pub unsafe extern "C" fn trihop_conveyor_free(conveyor: *mut trihop_conveyor_t) {
     if !conveyor.is_null() {
         let free = || {
+            // SAFETY: not null, so the header asks for one that was not freed.
+            unsafe { argument::reference(conveyor, "conveyor")? }
+                .home
+                .check("conveyor")?;
             // SAFETY: made by `trihop_conveyor_over`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(conveyor) });
             Ok(())

@@ -5,8 +5,9 @@ use std::io::{self, Write};
 
 use super::argument;
 use super::dump;
+use super::minirank;
 use super::options::trihop_options_t;
-use super::seat::{Either, either, trihop_seat_t};
+use super::seat::{Either, Home, Homed, either, trihop_seat_t};
 use super::status::{Failure, guard, guard_or, trihop_status_t};
 use crate::threaded::DumpOutput;
 use crate::{Job, Options, threaded};
@@ -20,9 +21,16 @@ use crate::{Job, Options, threaded};
 /// changes (ranks, nodes, names, errors) may be asked for there.
 pub struct trihop_job_t {
     pub(crate) job: JobOf,
+    home: Home,
     options: Options,
     launcher: CString,
     provider: Option<CString>,
+}
+
+impl Homed for trihop_job_t {
+    fn home(&self) -> Home {
+        self.home
+    }
 }
 
 /// A job of either seat.
@@ -113,12 +121,13 @@ pub unsafe extern "C" fn trihop_job_options(
 pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let taken = unsafe { argument::reference(job, "job")? };
+        let taken = unsafe { argument::handle(job, "job")? };
         let outcome = either!(&taken.job, job => job.clone().shutdown());
         if !matches!(
             outcome,
             Err(crate::Error::Nested(_) | crate::Error::Misuse { .. })
         ) {
+            minirank::has_ended(job);
             // SAFETY: made by `give`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(job) });
         }
@@ -140,7 +149,7 @@ pub unsafe extern "C" fn trihop_poll(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         let worked = either!(&job.job, job => job.progress())?;
         if !moved.is_null() {
             // SAFETY: not null, so the header asks for a place for a number.
@@ -164,7 +173,7 @@ pub unsafe extern "C" fn trihop_abort(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         let why = if why.is_null() {
             "aborted by the program"
         } else {
@@ -182,11 +191,18 @@ impl trihop_job_t {
     /// A handle for the caller, which [`trihop_finalize`] takes back.
     pub(crate) fn give(job: JobOf, options: Options) -> *mut Self {
         crate::log::set_rank_or_warn(either!(&job, job => job.rank()).0);
+        Self::give_one_of_several(job, options)
+    }
+
+    /// As [`give`](Self::give), for one rank of several in this process, of which the logs know the
+    /// first.
+    pub(crate) fn give_one_of_several(job: JobOf, options: Options) -> *mut Self {
         let launcher =
             CString::new(either!(&job, job => job.launcher()).name()).unwrap_or_default();
         let provider =
             either!(&job, job => job.provider()).and_then(|name| CString::new(name).ok());
         Box::into_raw(Box::new(Self {
+            home: Home::of(&job),
             job,
             options,
             launcher,
@@ -238,7 +254,7 @@ pub unsafe extern "C" fn trihop_dump(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         dump::to_descriptor(descriptor, |writer| whole(&job.job, writer))
     })
 }
@@ -254,12 +270,7 @@ pub unsafe extern "C" fn trihop_dump_to_file(
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
         // NUL.
-        let (job, path) = unsafe {
-            (
-                argument::reference(job, "job")?,
-                argument::text(path, "path")?,
-            )
-        };
+        let (job, path) = unsafe { (argument::handle(job, "job")?, argument::text(path, "path")?) };
         dump::to_file(path, |writer| whole(&job.job, writer))
     })
 }
@@ -286,7 +297,7 @@ pub unsafe extern "C" fn trihop_dump_on_signal(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a job that has not ended.
-        let job = unsafe { argument::reference(job, "job")? };
+        let job = unsafe { argument::handle(job, "job")? };
         let output = if path.is_null() {
             DumpOutput::Stderr
         } else {

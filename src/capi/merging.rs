@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::argument;
 use super::callback::Context;
-use super::seat::{Either, either};
+use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, guard_or, trihop_status_t};
 use super::stream::send::push_item;
 use super::stream::{StreamOf, trihop_stream_t};
@@ -29,11 +29,18 @@ use crate::{MergingTable, Rank};
 ///
 /// Threads: any of a threaded job; of an inline job that which has started it.
 pub struct trihop_merging_t {
+    home: Home,
     stream: StreamOf,
     table: MergingTable,
     key: unsafe extern "C" fn(*mut c_void, *const c_void) -> u64,
     merge: unsafe extern "C" fn(*mut c_void, *mut c_void, *const c_void),
     context: Context,
+}
+
+impl Homed for trihop_merging_t {
+    fn home(&self) -> Home {
+        self.home
+    }
 }
 
 /// Says what an item is about.
@@ -64,7 +71,7 @@ pub unsafe extern "C" fn trihop_merging_over(
         let place = unsafe { argument::place(merging, "merging")? };
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or a stream that was not closed.
-        let open = unsafe { argument::reference(stream, "stream")? };
+        let open = unsafe { argument::handle(stream, "stream")? };
         let key = key.ok_or_else(|| Failure::argument("`key` is a null pointer"))?;
         let merge = merge.ok_or_else(|| Failure::argument("`merge` is a null pointer"))?;
         let item_bytes = either!(open.of(), stream => stream.item_bytes());
@@ -74,6 +81,7 @@ pub unsafe extern "C" fn trihop_merging_over(
         }
         let is_shared = matches!(open.of(), Either::Threaded(_));
         *place = Box::into_raw(Box::new(trihop_merging_t {
+            home: Home::of(open.of()),
             stream: open.of().clone(),
             table: MergingTable::new(places, item_bytes, open.size(), is_shared)?,
             key,
@@ -98,7 +106,7 @@ pub unsafe extern "C" fn trihop_merging_push(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or one that was not freed.
-        let open = unsafe { argument::reference(merging, "merging")? };
+        let open = unsafe { argument::handle(merging, "merging")? };
         let item_bytes = either!(&open.stream, stream => stream.item_bytes());
         // SAFETY: the header asks for one item that nobody changes during the call.
         let item = unsafe { argument::bytes(item, item_bytes, "item")? };
@@ -127,7 +135,7 @@ pub unsafe extern "C" fn trihop_merging_push(
 pub unsafe extern "C" fn trihop_merging_flush(merging: *const trihop_merging_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or one that was not freed.
-        let open = unsafe { argument::reference(merging, "merging")? };
+        let open = unsafe { argument::handle(merging, "merging")? };
         let send = |target, item: &[u8]| push_item(&open.stream, target, item);
         open.table.flush(send)
     })
@@ -160,9 +168,15 @@ unsafe fn count_of(
     merging: *const trihop_merging_t,
     count: impl FnOnce(&MergingTable) -> crate::Result<u64>,
 ) -> u64 {
-    // SAFETY: as the caller promises.
-    let open = unsafe { merging.as_ref() };
-    guard_or(|| open.map_or(Ok(0), |open| Ok(count(&open.table)?))).unwrap_or(0)
+    if merging.is_null() {
+        return 0;
+    }
+    guard_or(|| {
+        // SAFETY: as the caller promises.
+        let open = unsafe { argument::handle(merging, "merging")? };
+        Ok(count(&open.table)?)
+    })
+    .unwrap_or(0)
 }
 
 /// Frees the table; items that are still in it are given up. Its stream goes on. Null is ignored.
@@ -172,6 +186,8 @@ unsafe fn count_of(
 pub unsafe extern "C" fn trihop_merging_free(merging: *mut trihop_merging_t) {
     if !merging.is_null() {
         let free = || {
+            // SAFETY: not null, so the header asks for one that was not freed.
+            unsafe { argument::handle(merging, "merging")? };
             // SAFETY: made by `trihop_merging_over`; the header allows no other call on it.
             drop(unsafe { Box::from_raw(merging) });
             Ok(())

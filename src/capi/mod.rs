@@ -24,6 +24,7 @@ pub mod details;
 pub mod job;
 pub mod log;
 pub mod merging;
+pub mod minirank;
 pub mod options;
 pub mod replies;
 pub mod seat;

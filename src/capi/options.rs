@@ -234,9 +234,11 @@ mod tests {
             let name = row.name;
             let mut rust = Options::default();
             // One of these is a value of every option, and no default.
-            let accepted = ["300000", "1023", "77", "direct", "single", "read", "1", "0"]
-                .into_iter()
-                .find(|value| rust.set(name, value).is_ok() && rust != Options::default());
+            let accepted = [
+                "300000", "1023", "77", "direct", "single", "read", "own", "1", "0",
+            ]
+            .into_iter()
+            .find(|value| rust.set(name, value).is_ok() && rust != Options::default());
             let mut options = fresh();
             let value = accepted.unwrap_or_else(|| panic!("no value for {name}"));
             assert_eq!(set(&mut options, name, value).0, TRIHOP_OK, "{name}");

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::argument;
 use super::callback::Context;
 use super::job::trihop_job_t;
-use super::seat::Either;
+use super::seat::{Either, Home, Homed};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::{Error, Rank, UntypedReplies};
 
@@ -24,7 +24,14 @@ use crate::{Error, Rank, UntypedReplies};
 ///
 /// Threads: that which has started the job.
 pub struct trihop_replies_t {
+    home: Home,
     replies: UntypedReplies<'static>,
+}
+
+impl Homed for trihop_replies_t {
+    fn home(&self) -> Home {
+        self.home
+    }
 }
 
 /// Answers a request of `source`: fills `reply`, which is zeroed. Both are aligned to 8. It may not
@@ -49,7 +56,7 @@ unsafe fn with(
     let mut did = false;
     let status = guard(|| {
         // SAFETY: as the caller promises.
-        did = call(&unsafe { argument::reference(replies, "replies")? }.replies)?;
+        did = call(&unsafe { argument::handle(replies, "replies")? }.replies)?;
         Ok(())
     });
     match status {
@@ -84,12 +91,7 @@ pub unsafe extern "C" fn trihop_replies_open(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
         // NUL.
-        let (job, name) = unsafe {
-            (
-                argument::reference(job, "job")?,
-                argument::text(name, "name")?,
-            )
-        };
+        let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
         let answer = answer.ok_or_else(|| Failure::argument("`answer` is a null pointer"))?;
         let Either::Inline(job) = &job.job else {
             let why = "requests with replies are of inline jobs: start it with TRIHOP_INLINE";
@@ -106,7 +108,10 @@ pub unsafe extern "C" fn trihop_replies_open(
         };
         let sizes = (request_bytes, reply_bytes);
         let replies = UntypedReplies::open(job, name, most, sizes, call)?;
-        *place = Box::into_raw(Box::new(trihop_replies_t { replies }));
+        *place = Box::into_raw(Box::new(trihop_replies_t {
+            home: Home::here(),
+            replies,
+        }));
         Ok(())
     })
 }
@@ -184,7 +189,7 @@ pub unsafe extern "C" fn trihop_replies_fence(replies: *const trihop_replies_t) 
 pub unsafe extern "C" fn trihop_replies_close(replies: *mut trihop_replies_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or replies that were not closed.
-        let open = unsafe { argument::reference(replies, "replies")? };
+        let open = unsafe { argument::handle(replies, "replies")? };
         let outcome = open.replies.close();
         if !matches!(outcome, Err(Error::Nested(_))) {
             // SAFETY: made by `trihop_replies_open`; the header allows no other call on it.

@@ -1,6 +1,7 @@
 //! Where the engine of a C program's job runs.
 
-use super::status::Failure;
+use super::status::{Failure, trihop_status_t};
+use crate::transport::park::this_thread;
 
 /// Where the engine of a job runs, and who calls its handlers.
 #[repr(i32)]
@@ -36,6 +37,48 @@ pub(crate) enum Either<T, I> {
     Threaded(T),
     /// Used by the thread that has started the job only: the header says so.
     Inline(I),
+}
+
+/// The thread that alone may use a handle, where its job has no threads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home(Option<usize>);
+
+impl Home {
+    /// This thread, for what an inline job has.
+    pub fn of<T, I>(handle: &Either<T, I>) -> Self {
+        Self(match handle {
+            Either::Threaded(_) => None,
+            Either::Inline(_) => return Self::here(),
+        })
+    }
+
+    /// This thread, for what only inline jobs have.
+    pub fn here() -> Self {
+        Self(Some(this_thread()))
+    }
+
+    /// Refuses a call on another thread: what is behind the handle is not shared. A thread may have
+    /// the number of one that has ended.
+    #[inline(always)] // part of every send
+    pub fn check(self, name: &str) -> Result<(), Failure> {
+        match self.0 {
+            Some(thread) if thread != this_thread() => Err(elsewhere(name)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cold]
+fn elsewhere(name: &str) -> Failure {
+    let why = format!(
+        "`{name}` belongs to an inline job, which only the thread that has started it may use; give each thread a mini-rank, or start the job with TRIHOP_THREADED"
+    );
+    Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why)
+}
+
+/// A handle that knows where it may be used.
+pub(crate) trait Homed {
+    fn home(&self) -> Home;
 }
 
 /// Calls the method of the seat that the handle is over.

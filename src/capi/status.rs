@@ -58,7 +58,8 @@ pub enum trihop_status_t {
     /// A peer lives, but its part of the job has failed; the text has its error.
     TRIHOP_ERR_PEER_FAILED = 20,
     /// A call that makes no sense after those before it: two ends of a step at once, or the end of
-    /// none. Nothing was done.
+    /// none; a mini-rank that was taken before; what belongs to an inline job, on another thread than
+    /// the one that started that. Nothing was done.
     TRIHOP_ERR_MISUSE = 21,
     /// A call on a channel has taken as long as it may, with nothing done.
     TRIHOP_ERR_TIMED_OUT = 22,
@@ -133,6 +134,7 @@ impl trihop_status_t {
             Error::Closed(_) | Error::ChannelClosed { .. } => TRIHOP_ERR_CLOSED,
             Error::TimedOut(_) => TRIHOP_ERR_TIMED_OUT,
             Error::NoChannel { .. } => TRIHOP_ERR_NO_CHANNEL,
+            Error::MiniRank { .. } => TRIHOP_ERR_MISUSE,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,
             Error::Config { .. } | Error::Environment { .. } => TRIHOP_ERR_CONFIG,
             Error::Handler { .. } => TRIHOP_ERR_PANIC,

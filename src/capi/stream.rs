@@ -12,7 +12,7 @@ use super::argument;
 use super::callback::Context;
 use super::details::{self, trihop_details_t};
 use super::dump;
-use super::seat::{Either, either};
+use super::seat::{Either, Home, Homed, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::{Contributors, End, Error, PushWindow, Queues, Untyped, threaded};
@@ -28,6 +28,7 @@ use message::{Caller, trihop_handler_t};
 #[cfg_attr(all(), repr(C))]
 pub struct trihop_stream_t {
     push: *const PushWindow,
+    home: Home,
     stream: StreamOf,
     rank: u32,
     size: u32,
@@ -36,10 +37,17 @@ pub struct trihop_stream_t {
 /// What `windows.h` says.
 const _: () = assert!(offset_of!(trihop_stream_t, push) == 0);
 
+impl Homed for trihop_stream_t {
+    fn home(&self) -> Home {
+        self.home
+    }
+}
+
 impl trihop_stream_t {
     fn new(stream: StreamOf, rank: u32, size: u32) -> Self {
         Self {
             push: either!(&stream, stream => stream.window()),
+            home: Home::of(&stream),
             stream,
             rank,
             size,
@@ -144,7 +152,7 @@ unsafe fn with(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: as the caller promises.
-        let stream = unsafe { argument::reference(stream, "stream")? };
+        let stream = unsafe { argument::handle(stream, "stream")? };
         call(&stream.stream)
     })
 }
@@ -166,7 +174,7 @@ pub unsafe extern "C" fn trihop_stream_take(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a stream that was not closed.
-        let open = unsafe { argument::reference(stream, "stream")? };
+        let open = unsafe { argument::handle(stream, "stream")? };
         let caller = Caller {
             handler: taker.ok_or_else(|| Failure::argument("`taker` is a null pointer"))?,
             context: Context::new(context),
@@ -405,7 +413,7 @@ pub unsafe extern "C" fn trihop_stream_dump(
 pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a stream that was not closed.
-        let open = unsafe { argument::reference(stream, "stream")? };
+        let open = unsafe { argument::handle(stream, "stream")? };
         let outcome = either!(&open.stream, stream => stream.clone().shutdown());
         if !matches!(
             outcome,

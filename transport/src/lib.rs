@@ -3,6 +3,7 @@
 //! No routing and no batching policy live here; those belong to `trihop-shuffle`.
 
 pub mod bootstrap;
+pub mod cores;
 pub mod error;
 pub mod fabric;
 pub mod link;

@@ -16,7 +16,7 @@ use super::deltafs::Nexus;
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
-use super::seated::{Start, on_ranks};
+use super::seated::{self, Start, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error};
 
@@ -254,11 +254,9 @@ impl Work<'_, Job<'static>> {
             }))?;
             Ok(stream.fence()?)
         })?;
-        self.report(
-            Api::Typed,
-            &reps,
-            stream.stats().map_or(0, |stats| stats.wire_bytes),
-        )?;
+        let (own, relays) = (stream.stats(), stream.relays_wire_bytes());
+        let wire_bytes = seated::wire_bytes(self.session.job.topology(), own, relays)?;
+        self.report(Api::Typed, &reps, wire_bytes)?;
         Ok(stream.shutdown()?)
     }
 
@@ -274,11 +272,9 @@ impl Work<'_, Job<'static>> {
             self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
             Ok(shuffle.fence()?)
         })?;
-        self.report(
-            Api::Bytes,
-            &reps,
-            shuffle.stats().map_or(0, |stats| stats.wire_bytes),
-        )?;
+        let (own, relays) = (shuffle.stats(), shuffle.relays_wire_bytes());
+        let wire_bytes = seated::wire_bytes(self.session.job.topology(), own, relays)?;
+        self.report(Api::Bytes, &reps, wire_bytes)?;
         Ok(shuffle.shutdown()?)
     }
 }

@@ -6,6 +6,9 @@ use std::ptr::{null, null_mut};
 use trihop::capi::collective::{trihop_allgather, trihop_allgatherv, trihop_allreduce};
 use trihop::capi::collective::{trihop_barrier, trihop_reduce_t};
 use trihop::capi::job::{trihop_finalize, trihop_init, trihop_job_t, trihop_provider};
+use trihop::capi::minirank::{
+    trihop_minirank_finalize, trihop_minirank_init, trihop_minirank_start, trihop_miniranks_t,
+};
 use trihop::capi::seat::trihop_seat_t;
 use trihop::capi::status::{trihop_last_error, trihop_status_t};
 use trihop::capi::stream::message::trihop_handler_t;
@@ -55,7 +58,7 @@ impl CJob {
     /// The library's.
     pub fn start(seat: Seat) -> Result<Self, Error> {
         let seat = match seat {
-            // Mini-ranks have no C interface, which is refused before.
+            // A mini-rank's job is an inline one.
             Seat::Inline | Seat::Minirank | Seat::Agent => trihop_seat_t::TRIHOP_INLINE,
             Seat::Threaded => trihop_seat_t::TRIHOP_THREADED,
         };
@@ -64,6 +67,11 @@ impl CJob {
         check("trihop_init", unsafe {
             trihop_init(seat as i32, null(), &mut job)
         })?;
+        Self::of(job)
+    }
+
+    /// Of a job that was started.
+    fn of(job: *mut trihop_job_t) -> Result<Self, Error> {
         // SAFETY: a job that was started.
         let (rank, size) = unsafe { (trihop_rank(job), trihop_size(job)) };
         let mut nodes = Vec::new();
@@ -121,6 +129,55 @@ impl CJob {
         // SAFETY: a job that was started, and is used no more.
         check("trihop_finalize", unsafe { trihop_finalize(self.job) })
     }
+}
+
+/// Mini-ranks of this process, as C has them: any thread may use them.
+struct CMiniRanks(*mut trihop_miniranks_t);
+
+// SAFETY: the header says of each function that is called here that any thread may call it.
+unsafe impl Sync for CMiniRanks {}
+
+impl CMiniRanks {
+    fn start(&self, index: u32) -> Result<CJob, Error> {
+        let mut job = null_mut();
+        // SAFETY: mini-ranks that were not finalized, and a place for a pointer.
+        check("trihop_minirank_start", unsafe {
+            trihop_minirank_start(self.0, index, &mut job)
+        })?;
+        CJob::of(job)
+    }
+}
+
+/// Runs `rank` for each of so many ranks of this process, on threads of their own.
+///
+/// # Errors
+/// Those of the first rank that has any, and the library's.
+pub(crate) fn on_miniranks(
+    ranks: u32,
+    rank: impl Fn(CJob) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let mut miniranks = null_mut();
+    // SAFETY: a place for a pointer; no options.
+    check("trihop_minirank_init", unsafe {
+        trihop_minirank_init(ranks, null(), &mut miniranks)
+    })?;
+    let miniranks = CMiniRanks(miniranks);
+    let outcomes: Result<Vec<()>, Error> = std::thread::scope(|scope| {
+        let (rank, miniranks) = (&rank, &miniranks);
+        let start = |index| scope.spawn(move || rank(miniranks.start(index)?));
+        let threads: Vec<_> = (0..ranks).map(start).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        let ended: Vec<_> = ended.collect();
+        ended
+            .into_iter()
+            .map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    // SAFETY: all threads that have used them have ended.
+    let finished = check("trihop_minirank_finalize", unsafe {
+        trihop_minirank_finalize(miniranks.0)
+    });
+    outcomes.and(finished)
 }
 
 /// A stream of such a job.

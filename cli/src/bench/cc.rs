@@ -22,7 +22,7 @@ use trihop::{Error as EngineError, Options, Rank, Reduce, Topology, threaded};
 use self::graph::{Neighbour, Part};
 use super::round::{Reps, Round};
 use super::row::{self, Case, Row};
-use super::seated::{Start, on_ranks};
+use super::seated::{self, Start, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error, Seat};
 
@@ -199,13 +199,9 @@ fn inline(args: &BenchArgs, start: Start) -> Result<(), Error> {
         stream.extend(share.first_news())?;
         stream.fence()
     })?;
-    report(
-        &session,
-        &share,
-        &reps,
-        labels,
-        stream.stats().map_or(0, |stats| stats.wire_bytes),
-    )?;
+    let relays = stream.relays_wire_bytes();
+    let wire_bytes = seated::wire_bytes(job.topology(), stream.stats(), relays)?;
+    report(&session, &share, &reps, labels, wire_bytes)?;
     stream.shutdown()?;
     Ok(job.shutdown()?)
 }
@@ -227,7 +223,8 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
         stream.extend(share.first_news())?;
         stream.fence()
     })?;
-    let wire_bytes = stream.stats().map_or(0, |stats| stats.wire_bytes);
+    let relays = stream.relays_wire_bytes();
+    let wire_bytes = seated::wire_bytes(job.topology(), stream.stats(), relays)?;
     report(&session, &share, &reps, labels, wire_bytes)?;
     stream.shutdown()?;
     Ok(job.shutdown()?)

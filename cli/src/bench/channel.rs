@@ -16,7 +16,7 @@ use trihop::{ChannelLimits, DumpOutput, Options, Seat, threaded};
 use super::pair::{self, FIRST, median};
 use super::round::Round;
 use super::row::{self, Case, Row};
-use super::seated::on_ranks;
+use super::seated::{self, on_ranks};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error};
 use crate::output;
@@ -128,9 +128,9 @@ where
             latency_us.push(latency);
             get_us.push(get);
         }
-        let before = sent_bytes(channels);
+        let before = sent_bytes(session, channels)?;
         let measured = session.measure(meter, || ends.stream(size, count))?;
-        wire_bytes += sent_bytes(channels) - before;
+        wire_bytes += sent_bytes(session, channels)? - before;
         Ok(measured)
     })?;
     let is_far = session.job.topology().nodes() > 1;
@@ -151,8 +151,12 @@ where
     session.print(&row, |head| print_line(&row, head))
 }
 
-fn sent_bytes<S: Seat>(channels: &Channels<S>) -> u64 {
-    channels.stats().map_or(0, |stats| stats.wire_bytes)
+fn sent_bytes<S: Seat>(session: &Session<'_, Job<S>>, channels: &Channels<S>) -> Result<u64, Error>
+where
+    Job<S>: Team,
+{
+    let (own, relays) = (channels.stats(), channels.relays_wire_bytes());
+    seated::wire_bytes(session.job.topology(), own, relays)
 }
 
 /// Writes the message with this number.

@@ -8,7 +8,7 @@ use trihop::{Job, Options, Rank, Reduce};
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
-use super::seated::{Start, on_ranks};
+use super::seated::{self, Start, on_ranks};
 use super::session::Session;
 use super::{BenchArgs, Error};
 
@@ -132,7 +132,8 @@ pub(crate) fn updates<'h>(
         }
         Ok(measured)
     })?;
-    let wire_bytes = updates.stats().map_or(0, |stats| stats.wire_bytes);
+    let relays = updates.relays_wire_bytes();
+    let wire_bytes = seated::wire_bytes(job.topology(), updates.stats(), relays)?;
     updates.shutdown()?;
     let count = indices.len() as u64;
     let case = Case {

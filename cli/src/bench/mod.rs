@@ -345,11 +345,7 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
     let mut options = Options::from_env()?;
     args.name.check(&args)?;
     if args.name == Name::Push && args.api.is_empty() {
-        let all = match args.seat {
-            Seat::Minirank => &push::APIS[..2],
-            _ => &push::APIS[..],
-        };
-        args.api = all.to_vec();
+        args.api = push::APIS.to_vec();
     }
     if args.name == Name::Scale {
         args.name.run(&args, options)?;

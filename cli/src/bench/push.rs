@@ -12,7 +12,7 @@ use trihop::transport::bootstrap::{Launcher, detect};
 use trihop::{Conveyor, Job, Options, Rank, Reduce, Stream};
 
 use super::a2a::Api;
-use super::c::{CJob, check};
+use super::c::{CJob, check, on_miniranks};
 use super::histo::{TABLE, Table};
 use super::random::Random;
 use super::row::Case;
@@ -23,7 +23,7 @@ use super::{BenchArgs, Error, Seat};
 /// Updates of a rank, unless `--count` says how many.
 const UPDATES: u64 = 2_000_000;
 
-/// What is measured; of ranks that are threads, the first half.
+/// What is measured.
 pub(crate) const APIS: [Api; 4] = [Api::Typed, Api::Conveyor, Api::C, Api::CConveyor];
 
 /// Runs the benchmark on the ranks of this process.
@@ -39,7 +39,11 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     }
     match by_c {
         0 => Ok(()),
-        _ => in_c(args),
+        _ if args.seat == Seat::Minirank => {
+            let minis = args.minis_per_rank.unwrap_or(1);
+            on_miniranks(minis, |job| in_c(args, job))
+        }
+        _ => in_c(args, CJob::start(args.seat)?),
     }
 }
 
@@ -56,9 +60,8 @@ fn in_rust(args: &BenchArgs, start: Start) -> Result<(), Error> {
     Ok(job.shutdown()?)
 }
 
-fn in_c(args: &BenchArgs) -> Result<(), Error> {
+fn in_c(args: &BenchArgs, job: CJob) -> Result<(), Error> {
     let table = Table::new();
-    let job = CJob::start(args.seat)?;
     let work = Work::new(Session::new(args, &job), &table)?;
     if args.api.contains(&Api::C) {
         work.by_c_handler()?;

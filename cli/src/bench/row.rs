@@ -37,8 +37,7 @@ pub struct Row {
     pub cpu_us_per_msg: f64,
     /// Largest peak resident memory of a rank in bytes.
     pub peak_rss_bytes_per_rank: u64,
-    /// Bytes handed to the fabric per message that crosses it; 0 with `--seat minirank`, where
-    /// relays hand them over.
+    /// Bytes handed to the fabric per message that crosses it, by ranks and relays.
     pub wire_bytes_per_msg: f64,
     /// Wall time of the slowest rank, median of the repetitions.
     pub seconds: f64,

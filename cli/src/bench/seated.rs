@@ -1,7 +1,7 @@
 //! Ranks that are processes, or threads of processes: a benchmark runs on each of them alike.
 
 use trihop::minirank::{self, MiniRank};
-use trihop::{DumpOutput, Job, Options};
+use trihop::{DumpOutput, Job, Options, Stats, Topology};
 
 use super::{BenchArgs, Error, Name, Seat, a2a, text};
 
@@ -48,6 +48,23 @@ pub(crate) fn on_ranks(
     }
 }
 
+/// Bytes of a stream that were handed to the fabric for this rank: its own, or, for the first of
+/// those that have one relay, the relay's.
+///
+/// # Errors
+/// The library's.
+pub(crate) fn wire_bytes(
+    topology: &Topology,
+    own: Option<Stats>,
+    relays: Result<u64, trihop::Error>,
+) -> Result<u64, Error> {
+    let relays = match topology.rank().0 % topology.ranks_per_process() {
+        0 => relays?,
+        _ => relays.map(|_| 0)?,
+    };
+    Ok(own.map_or(0, |stats| stats.wire_bytes) + relays)
+}
+
 /// Refuses what mini-ranks, and ranks with an agent, cannot measure.
 pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     if args.seat != Seat::Minirank && args.minis_per_rank.is_some() {
@@ -59,17 +76,22 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     }
     let seat = text(args.seat);
     let has = [Name::Histo, Name::A2a, Name::Push, Name::Cc, Name::Channel];
-    if !has.contains(&name) {
+    let is_ring = name == Name::Ring && args.seat == Seat::Minirank;
+    if is_ring && args.size.iter().any(|&size| size != 8) {
+        let why = "ring --seat minirank has items of 8 bytes";
+        return Err(Error::Shape(why.to_owned()));
+    }
+    if !has.contains(&name) && !is_ring {
         let why = format!(
-            "{} has no --seat {seat}; histo, a2a, push, cc and channel have",
+            "{} has no --seat {seat}; histo, a2a, push, cc and channel have, ring has minirank",
             text(name)
         );
         return Err(Error::Shape(why));
     }
-    let of_minis = [a2a::Api::Typed, a2a::Api::Bytes, a2a::Api::Conveyor];
-    let of_agents = [a2a::Api::Threaded, a2a::Api::C, a2a::Api::CConveyor];
+    let of_neither = [a2a::Api::Deltafs];
+    let of_agents = [a2a::Api::Threaded];
     let is_possible = |api: &a2a::Api| {
-        of_minis.contains(api) || args.seat == Seat::Agent && of_agents.contains(api)
+        !of_neither.contains(api) && (args.seat == Seat::Agent || !of_agents.contains(api))
     };
     match args.api.iter().find(|api| !is_possible(api)) {
         Some(&api) => Err(Error::Shape(format!(

@@ -11,7 +11,7 @@ const HEADER: &str = include_str!(env!("HEADER_OF_TRIHOP"));
 
 /// Name of a page, what its functions are for, and how their names begin. The first that fits
 /// counts; functions of no other page are those of a job.
-const PAGES: [(&str, &str, &[&str]); 11] = [
+const PAGES: [(&str, &str, &[&str]); 12] = [
     (
         "trihop_diagnostics",
         "counters, dumps and logs",
@@ -29,6 +29,11 @@ const PAGES: [(&str, &str, &[&str]); 11] = [
         "trihop_stream",
         "streams of records and items",
         &["trihop_stream_", "trihop_message_", "trihop_step_"],
+    ),
+    (
+        "trihop_minirank",
+        "ranks that are threads of one process",
+        &["trihop_minirank_"],
     ),
     (
         "trihop_conveyor",

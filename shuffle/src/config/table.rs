@@ -113,6 +113,14 @@ macro_rules! options_table {
                 /// Whether the processes show their counters to others of the same user.
                 /// On a page of shared memory, which `trihop top` and `trihop dump` read.
                 local counters_page: bool as u64 = (yes) in (of "0, 1") "";
+                /// Whether each mini-rank, and the communication thread of its process, keeps to a
+                /// core of its own.
+                /// They are cores that the process may use, in order: the first is mini-rank 0's,
+                /// and the one behind those of the mini-ranks is the communication thread's.
+                /// `own`: no other process uses them, since the launcher has bound each process.
+                /// `shared`: the processes of a machine may use the same ones, and each takes its
+                /// part, by its place on the machine. Refused where they are too few.
+                local minirank_cores: Option<MinirankCores> as [c_char; 16] = (else "none") in (of "own, shared") "";
             }
         }
     };

@@ -3,6 +3,7 @@
 use trihop_transport::bootstrap::Launcher;
 use trihop_transport::link::Mover;
 
+use super::MinirankCores;
 use crate::route::RouteName;
 
 /// A type of the table.
@@ -112,6 +113,25 @@ impl Value for Option<Launcher> {
 
     fn text(&self) -> String {
         self.map_or("", Launcher::name).to_owned()
+    }
+}
+
+impl Value for Option<MinirankCores> {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "own" => Ok(Some(MinirankCores::Own)),
+            "shared" => Ok(Some(MinirankCores::Shared)),
+            "" => Ok(None),
+            _ => Err(format!("`{text}` is neither `own` nor `shared`")),
+        }
+    }
+
+    fn text(&self) -> String {
+        let text = self.map_or("", |cores| match cores {
+            MinirankCores::Own => "own",
+            MinirankCores::Shared => "shared",
+        });
+        text.to_owned()
     }
 }
 

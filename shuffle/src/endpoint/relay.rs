@@ -51,6 +51,14 @@ impl Engine {
         is_over
     }
 
+    /// Bytes of the stream with this number that were handed to the fabric.
+    pub fn wire_bytes_of(&self, number: u16) -> u64 {
+        match self.places.get(usize::from(number)) {
+            Some(&Some(at)) => self.streams[at].snapshot(&self.outs[at]).wire_bytes,
+            _ => 0,
+        }
+    }
+
     /// Whether this relay holds nothing of the job's own stream any more, and has sent all that came
     /// through it.
     pub fn has_relayed_results(&self) -> bool {

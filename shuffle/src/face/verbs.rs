@@ -179,6 +179,17 @@ macro_rules! common_verbs {
                 self.handle.stats()
             }
 
+            /// Bytes of this stream that the relay of this rank has handed to the fabric, for all
+            /// ranks that have it (those of a process, or of an agent): their own
+            /// [`Self::stats`] count none. 0 where there is no relay. All ranks of the relay ask,
+            /// in the same order as other collective calls; others have no part in it.
+            ///
+            /// # Errors
+            /// The transport's, and [`crate::Error::Nested`] inside a handler.
+            pub fn relays_wire_bytes(&self) -> $crate::error::Result<u64> {
+                self.handle.relays_wire_bytes()
+            }
+
             /// As [`Self::stats`], with each queue's.
             pub fn detailed_stats(&self) -> Option<$crate::stats::DetailedStats> {
                 self.handle.detailed_stats()

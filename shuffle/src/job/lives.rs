@@ -54,20 +54,8 @@ pub(super) struct Lives {
 }
 
 impl Drop for Lives {
-    /// A rank that is a thread goes without having ended the job: all others hear of it.
     fn drop(&mut self) {
-        if let Some(rank) = self.mini
-            && !self.board.is_over()
-        {
-            let why = match (trihop_transport::sync::thread::panicking(), self.is_relay) {
-                (true, false) => "its program has panicked",
-                (true, true) => "the relay of its process has panicked",
-                (false, false) => "its thread has left the job without shutting it down",
-                // It ends by an error that its ranks are told of.
-                (false, true) => return,
-            };
-            self.post(&News::failed(rank, why));
-        }
+        self.leave();
     }
 }
 
@@ -95,6 +83,22 @@ impl Lives {
     /// Whether all ranks have arrived at the end, so that a rank that leaves does so properly.
     pub fn is_over(&self) -> bool {
         self.board.is_over()
+    }
+
+    /// A rank that is a thread goes without having ended the job: all others hear of it.
+    fn leave(&mut self) {
+        if let Some(rank) = self.mini.take()
+            && !self.board.is_over()
+        {
+            let why = match (trihop_transport::sync::thread::panicking(), self.is_relay) {
+                (true, false) => "its program has panicked",
+                (true, true) => "the relay of its process has panicked",
+                (false, false) => "its thread has left the job without shutting it down",
+                // It ends by an error that its ranks are told of.
+                (false, true) => return,
+            };
+            self.post(&News::failed(rank, why));
+        }
     }
 
     fn news(&self) -> Option<News> {
@@ -214,6 +218,11 @@ impl JobState {
             Some(news) => Err(news.into_error(&self.engine.topology).into()),
             None => Ok(()),
         }
+    }
+
+    /// See [`crate::minirank::leave`].
+    pub fn leave(&mut self) {
+        self.lives.leave();
     }
 
     /// Whether news are there that no call has failed with yet: they are looked at again soon.

@@ -235,6 +235,7 @@ impl JobState {
                     Some(page) => Shown::on(page, &seen, &secret),
                     None => Shown::nothing(),
                 },
+                stop: None,
             };
             Ok(Started {
                 state,

@@ -38,6 +38,8 @@ pub(super) struct Shared {
     /// them.
     pub inboxes: HashMap<(u16, u32), (Arc<Segment>, u32)>,
     pub requests: Requests,
+    /// Ranks of this process that have come to its barrier.
+    pub come: u64,
     /// What the agent has answered to this rank, by the numbers of its requests.
     pub answers: HashMap<u64, Answer>,
 }
@@ -104,6 +106,7 @@ impl Process {
                 arrived: HashMap::new(),
                 inboxes: HashMap::new(),
                 requests: Requests::default(),
+                come: 0,
                 answers: HashMap::new(),
             }),
         }
@@ -126,6 +129,12 @@ impl Process {
     /// Looks at what is shared, for who does not sleep for it.
     pub(super) fn look<R>(&self, look: impl FnOnce(&mut Shared) -> R) -> R {
         self.desk.look(&mut Seen::default(), look)
+    }
+
+    /// Runs `call` while nobody else can look at the desk.
+    #[cfg(test)]
+    pub fn hold(&self, call: impl FnOnce()) {
+        self.look(|_| call());
     }
 
     /// Whether it has several endpoints.

@@ -32,6 +32,9 @@ pub(crate) enum Request {
     /// To close the stream with this number, which all ranks have closed. The request itself has
     /// no number.
     Retire(u16),
+    /// To say how many bytes of the stream with this number it has handed to the fabric:
+    /// [`Answer::Counted`].
+    Count(u16),
     /// To wait for all ranks of the job at the launcher, once all of this process ask for it:
     /// [`Answer::Arrived`]. `alone`: the launcher cannot be asked, and all have arrived.
     Arrive { alone: bool },
@@ -53,6 +56,8 @@ pub(crate) enum Answer {
     Begun(Result<(u64, Option<u16>)>),
     /// Whether it has the stream.
     Opened(Result<()>),
+    /// So many bytes.
+    Counted(u64),
     /// All have arrived, or not.
     Arrived(Result<()>),
 }
@@ -72,7 +77,7 @@ impl Request {
     fn is_answered(&self) -> bool {
         matches!(
             self,
-            Self::Begin { .. } | Self::Open(_) | Self::Arrive { .. }
+            Self::Begin { .. } | Self::Open(_) | Self::Count(_) | Self::Arrive { .. }
         )
     }
 }

@@ -87,6 +87,10 @@ fn encode_request(request: &Request, out: &mut Vec<u8>) {
             out.push(5);
             put(out, u64::from(*number));
         }
+        Request::Count(number) => {
+            out.push(7);
+            put(out, u64::from(*number));
+        }
         Request::Arrive { alone } => out.extend([6, u8::from(*alone)]),
     }
 }
@@ -109,12 +113,18 @@ fn decode_request(bytes: &mut Bytes<'_>) -> Option<Request> {
         6 => Request::Arrive {
             alone: bytes.byte()? != 0,
         },
+        7 => Request::Count(bytes.number()?),
         _ => return None,
     })
 }
 
 fn encode_answer(answer: &Answer, out: &mut Vec<u8>) {
     let (kind, outcome) = match answer {
+        Answer::Counted(number) => {
+            out.extend([3, 1]);
+            put(out, *number);
+            return;
+        }
         Answer::Begun(outcome) => (0, outcome.as_ref().map(Some)),
         Answer::Opened(outcome) => (1, outcome.as_ref().map(|()| None)),
         Answer::Arrived(outcome) => (2, outcome.as_ref().map(|()| None)),
@@ -141,6 +151,7 @@ fn decode_answer(bytes: &mut Bytes<'_>) -> Option<Answer> {
         (0, Err(error)) => Answer::Begun(Err(error)),
         (1, outcome) => Answer::Opened(outcome),
         (2, outcome) => Answer::Arrived(outcome),
+        (3, Ok(())) => Answer::Counted(bytes.word()?),
         _ => return None,
     })
 }
@@ -270,6 +281,7 @@ mod tests {
             Request::Forget,
             Request::GiveUp,
             Request::Retire(u16::MAX),
+            Request::Count(7),
             Request::Arrive { alone: true },
         ];
         let answers = [
@@ -278,6 +290,7 @@ mod tests {
             Answer::Begun(Err(told("no".to_owned()))),
             Answer::Opened(Ok(())),
             Answer::Opened(Err(told("memory".to_owned()))),
+            Answer::Counted(u64::MAX),
             Answer::Arrived(Ok(())),
         ];
         let requests = (0..).zip(requests).map(|(n, r)| Said::Request(n, r));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trihop_transport::topology::Rank;
 
-use super::Seating;
+use super::{Seating, relay};
 use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
@@ -14,6 +14,8 @@ use crate::engine::StreamState;
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
+use crate::job::JobState;
+use crate::node::{Answer, Request};
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::End;
 use crate::terminate::flush::{Flush, Queues};
@@ -360,6 +362,21 @@ impl<S: Seating> Handle<S> {
     /// Counters of this rank, if they can be had soon.
     pub(crate) fn stats(&self) -> Option<Stats> {
         self.look(|state, out| state.snapshot(out))
+    }
+
+    /// Bytes of this stream that the relay of this rank has handed to the fabric, for all ranks
+    /// that have it; 0 where there is none. All of them ask.
+    pub(crate) fn relays_wire_bytes(&self) -> Result<u64> {
+        let what = "what the relay has sent";
+        self.seat.one_at_a_time(None, what, || {
+            self.seat.may_wait(what)?;
+            let number = |job: &mut JobState| Ok(job.engine.stream(self.id)?.0.id);
+            let number = self.seat.with(what, number)?;
+            match relay::ask(&self.seat, what, Request::Count(number))? {
+                Some(Answer::Counted(bytes)) => Ok(bytes),
+                _ => Ok(0),
+            }
+        })
     }
 
     /// Counters of this rank, of each of its queues too, if they can be had soon.

@@ -61,6 +61,17 @@ pub(crate) fn barrier(seat: &impl Seating) -> Result<()> {
     collective(seat, Channel::Calls, Operation::SUM, &[]).map(|_| ())
 }
 
+/// See [`crate::minirank::barrier`].
+pub(crate) fn barrier_of_process(seat: &impl Seating) -> Result<()> {
+    let what = "the ranks of this process, at a barrier";
+    seat.may_wait(what)?;
+    let all = seat.with(what, |job| {
+        let ranks = job.engine.topology.ranks_in_process();
+        Ok(job.node.come_to_barrier(ranks))
+    })?;
+    seat.wait(what, |job| Ok(job.node.have_come(all).then_some(())))
+}
+
 /// See [`crate::Job::allreduce`].
 pub(crate) fn allreduce<N: Number>(
     seat: &impl Seating,

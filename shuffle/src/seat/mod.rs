@@ -37,7 +37,9 @@ use crate::queue::window::PushWindow;
 use crate::signal::DumpOutput;
 pub(crate) use at_end::AtEnd;
 pub(crate) use calls::Handle;
-pub(crate) use collective::{allgather, allreduce, barrier, broadcast, exscan, fence};
+pub(crate) use collective::{
+    allgather, allreduce, barrier, barrier_of_process, broadcast, exscan, fence,
+};
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;

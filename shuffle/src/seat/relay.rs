@@ -126,6 +126,10 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
                 forget_inboxes(seat, number.clone())?;
             }
             Request::Retire(number) => retire(seat, number)?,
+            Request::Count(number) => {
+                let bytes = seat.with("counters", |job| Ok(job.engine.wire_bytes_of(number)))?;
+                reply(seat, Answer::Counted(bytes))?;
+            }
             Request::Arrive { alone } => return Ok(alone),
         }
     }

@@ -37,6 +37,8 @@ use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
 use crate::seat::{Handle, start};
+pub(crate) use exit::guard;
+
 pub use crate::signal::DumpOutput;
 use seat::Deliver;
 pub use seat::Threaded;

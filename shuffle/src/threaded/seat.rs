@@ -163,7 +163,8 @@ impl Threaded {
             job_size,
             collective: Mutex::new(()),
         };
-        super::exit::guard(Arc::downgrade(&shared.engine));
+        let engine = Arc::downgrade(&shared.engine);
+        super::exit::guard(engine);
         let (engine, threads) = (Arc::clone(&shared.engine), Arc::clone(&shared.threads));
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let asked = || threads.dump.take_asked();

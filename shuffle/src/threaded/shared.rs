@@ -201,7 +201,7 @@ impl SharedEngine {
     }
 
     /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
-    pub fn try_exit(&self) -> bool {
+    pub fn keep_turn(&self) -> bool {
         let Some(mut turn) = self.try_take() else {
             return false;
         };

@@ -8,7 +8,7 @@ use crate::capi::argument;
 use crate::capi::callback::{Context, Gate, with_outbox};
 use crate::capi::job::{JobOf, trihop_job_t};
 use crate::capi::options::trihop_options_t;
-use crate::capi::seat::{Either, either};
+use crate::capi::seat::{Either, Home, either};
 use crate::capi::sized::load_sized;
 use crate::capi::status::{Failure, guard, trihop_status_t};
 use crate::{Rank, StreamOptions};
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn trihop_array_open(
         // initialised options, and calls that begin with their size.
         let (job, name, options, calls) = unsafe {
             (
-                argument::reference(job, "job")?,
+                argument::handle(job, "job")?,
                 argument::text(name, "name")?,
                 trihop_options_t::of_stream(options)?,
                 load_sized(calls, trihop_array_calls_t::NONE, "calls")?,
@@ -152,9 +152,11 @@ pub unsafe extern "C" fn trihop_array_open(
                 // SAFETY: made above and nobody else's yet: handlers wait for `opened`, or for this
                 // call's end.
                 unsafe {
-                    handle
-                        .cast::<trihop_array_t>()
-                        .write(trihop_array_t { array, size });
+                    handle.cast::<trihop_array_t>().write(trihop_array_t {
+                        home: Home::of(&array),
+                        array,
+                        size,
+                    });
                 }
                 *place = handle.cast();
                 drop(opened);

@@ -7,7 +7,7 @@ use super::trihop_channel_t;
 use crate::capi::argument;
 use crate::capi::job::trihop_job_t;
 use crate::capi::options::trihop_options_t;
-use crate::capi::seat::Either;
+use crate::capi::seat::{Either, Home, Homed};
 use crate::capi::sized::load_sized;
 use crate::capi::status::{Failure, guard, trihop_status_t};
 use crate::channel::Descriptor;
@@ -17,7 +17,14 @@ use crate::{ChannelLimits, Channels, Error, threaded};
 ///
 /// Threads: as `trihop_job_t`.
 pub struct trihop_channels_t {
+    home: Home,
     channels: Either<threaded::Channels, Channels<'static>>,
+}
+
+impl Homed for trihop_channels_t {
+    fn home(&self) -> Home {
+        self.home
+    }
 }
 
 /// What a channel may hold, in the memory of its owner. Fields that are 0 have their defaults.
@@ -90,12 +97,7 @@ pub unsafe extern "C" fn trihop_channels_open(
         *place = null_mut();
         // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
         // NUL.
-        let (job, name) = unsafe {
-            (
-                argument::reference(job, "job")?,
-                argument::text(name, "name")?,
-            )
-        };
+        let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
         let stream = match options.is_null() {
             true => None,
             // SAFETY: the header asks for initialised options.
@@ -119,7 +121,10 @@ pub unsafe extern "C" fn trihop_channels_open(
                 Either::Inline(builder.open()?)
             }
         };
-        *place = Box::into_raw(Box::new(trihop_channels_t { channels }));
+        *place = Box::into_raw(Box::new(trihop_channels_t {
+            home: Home::of(&channels),
+            channels,
+        }));
         Ok(())
     })
 }
@@ -139,7 +144,7 @@ unsafe fn port(
         let place = unsafe { argument::place(channel, "channel")? };
         *place = null_mut();
         // SAFETY: as the caller promises.
-        let channels = unsafe { argument::reference(channels, "channels")? };
+        let channels = unsafe { argument::handle(channels, "channels")? };
         *place = trihop_channel_t::give(match &channels.channels {
             Either::Threaded(channels) => Either::Threaded(threaded(channels)?),
             Either::Inline(channels) => Either::Inline(inline(channels)?),
@@ -217,7 +222,7 @@ pub unsafe extern "C" fn trihop_channels_close(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or channels that were not closed.
-        let open = unsafe { argument::reference(channels, "channels")? };
+        let open = unsafe { argument::handle(channels, "channels")? };
         let outcome = match &open.channels {
             Either::Threaded(channels) => channels.clone().shutdown(),
             Either::Inline(channels) => channels.clone().shutdown(),

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn trihop_stream_own_at_once(
 ) -> trihop_status_t {
     guard(|| {
         // SAFETY: the header asks for null or a stream that was not closed.
-        let open = unsafe { argument::reference(stream, "stream")? };
+        let open = unsafe { argument::handle(stream, "stream")? };
         let asked = match &open.stream {
             Either::Threaded(stream) => return Ok(stream.clone().own_at_once()?),
             Either::Inline(stream) => {
@@ -129,12 +129,7 @@ unsafe fn open_by(
     *place = std::ptr::null_mut();
     // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
     // NUL.
-    let (job, name) = unsafe {
-        (
-            argument::reference(job, "job")?,
-            argument::text(name, "name")?,
-        )
-    };
+    let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
     // SAFETY: the header asks for null or initialised options.
     let options = unsafe { trihop_options_t::of_stream(options)? };
     let (rank, size) = either!(&job.job, job => (job.rank().0, job.size()));

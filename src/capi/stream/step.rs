@@ -140,7 +140,7 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
     guard(|| {
         // SAFETY: the header asks for null or a stream that was not closed. A clone: what is called
         // may change the stream's own.
-        let open = unsafe { argument::reference(stream, "stream")? }
+        let open = unsafe { argument::handle(stream, "stream")? }
             .stream
             .clone();
         // SAFETY: the header asks for null or initialised options.

@@ -7,10 +7,9 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use rustix::thread::{CpuSet, sched_getaffinity};
-
 use super::nic::{LinkState, Nic, PciAddress, Reported};
 use super::numa::{Numa, NumaNode};
+use crate::cores;
 
 /// Classes of devices whose names providers use, in the order in which a name is looked for.
 const CLASSES: [&str; 3] = ["net", "infiniband", "cxi"];
@@ -113,13 +112,8 @@ impl Sysfs {
 
 /// Processors that the calling thread may run on.
 pub(super) fn own_cpus() -> Vec<u32> {
-    let Ok(mask) = sched_getaffinity(None) else {
-        return Vec::new();
-    };
-    let cpus = 0..CpuSet::MAX_CPU;
-    cpus.filter(|&cpu| mask.is_set(cpu))
-        .map(|cpu| cpu as u32)
-        .collect()
+    let cores = cores::allowed().unwrap_or_default();
+    cores.into_iter().map(|core| core as u32).collect()
 }
 
 /// State and speed of a link, by the files of one class or another.

@@ -239,24 +239,29 @@ impl Ends {
 
     /// Bounces one cache line between the two processes `rounds` times.
     pub fn bounce(&self, first: bool, rounds: u64) {
-        let word = self.line.word();
-        let mut patience = Patience::default();
-        // Nothing but the word itself is passed on; each store pairs with the other side's load all
-        // the same.
-        let mut await_value = |value: u64| {
-            while word.load(Ordering::Acquire) != value {
-                patience.wait();
-            }
-        };
-        for round in 0..rounds {
-            let (ping, pong) = (2 * round + 1, 2 * round + 2);
-            if first {
-                word.store(ping, Ordering::Release);
-                await_value(pong);
-            } else {
-                await_value(ping);
-                word.store(pong, Ordering::Release);
-            }
+        bounce(&self.line, first, rounds);
+    }
+}
+
+/// Bounces the cache line of a word that nobody sleeps on between two threads `rounds` times.
+pub(super) fn bounce(line: &Bell, first: bool, rounds: u64) {
+    let word = line.word();
+    let mut patience = Patience::default();
+    // Nothing but the word itself is passed on; each store pairs with the other side's load all
+    // the same.
+    let mut await_value = |value: u64| {
+        while word.load(Ordering::Acquire) != value {
+            patience.wait();
+        }
+    };
+    for round in 0..rounds {
+        let (ping, pong) = (2 * round + 1, 2 * round + 2);
+        if first {
+            word.store(ping, Ordering::Release);
+            await_value(pong);
+        } else {
+            await_value(ping);
+            word.store(pong, Ordering::Release);
         }
     }
 }

@@ -6,8 +6,10 @@
 //! lanes included; rate and bandwidth are those of a stream in one direction. Cache-line ping-pong
 //! takes turns with it within milliseconds, memcpy runs in the same repetition, and ratios are
 //! formed within a turn, because the speed of shared memory may change from one moment to the next.
+//! With `--seat minirank` two ranks of one process do the same by streams (`minirank.rs`).
 
 mod ends;
+mod minirank;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,7 +21,7 @@ use self::ends::{Access, Ends};
 use super::pair::{self, FIRST, best, median};
 use super::round::{Meter, Reps, Round, Spent, Wall};
 use super::row::{self, Case, Row, or_dash, print_json};
-use super::{BenchArgs, Error};
+use super::{BenchArgs, Error, Seat};
 use crate::output;
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
@@ -48,7 +50,7 @@ const SIGNAL: u64 = u64::MAX;
 struct RingRow {
     #[serde(flatten)]
     row: Row,
-    /// `copy` or `in_place`.
+    /// `copy` or `in_place`; of mini-ranks, which go the way of all messages, `handler`.
     access: &'static str,
     /// Whether each rank has a core of its own.
     pinned: bool,
@@ -74,6 +76,9 @@ struct Turn {
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    if args.seat == Seat::Minirank {
+        return minirank::run(args, options);
+    }
     let sizes = args.sizes(&SIZES);
     let job = crate::bench::start(options)?;
     let other = pair::other(&job, "ring")?;
@@ -266,7 +271,7 @@ fn print(ring: &RingRow, head: bool, json: bool) -> Result<(), Error> {
     }
     if head {
         output::line(format_args!(
-            "# ring: two processes of one node; latency is half a round trip, the rest a stream one way"
+            "# ring: two ranks of one node; latency is half a round trip, the rest a stream one way"
         ))?;
         output::line(format_args!(
             "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10} {:>9}",

@@ -161,6 +161,14 @@ impl<S: Seat> Channels<S> {
         self.handle.stats()
     }
 
+    /// See [`Shuffle::relays_wire_bytes`](crate::Shuffle::relays_wire_bytes).
+    ///
+    /// # Errors
+    /// As that.
+    pub fn relays_wire_bytes(&self) -> Result<u64> {
+        self.handle.relays_wire_bytes()
+    }
+
     /// Ends this rank's part: its channels are closed and their messages dropped, which the log
     /// says; others who wait for them hear that they are closed. Then it waits until all ranks have
     /// done so. Collective.

@@ -180,3 +180,59 @@ fn a_relay_leaves_behind_the_ranks_of_all_processes_of_its_node() {
         assert_eq!(outcome, Ok::<(), Error>(()));
     }
 }
+
+/// What the threads of a process lock together, they lock to open and close streams: sends, rounds,
+/// fences and sleeps go on while somebody holds that lock.
+#[test]
+fn mini_ranks_pass_messages_while_somebody_holds_the_lock_of_their_desk() {
+    let program = |_: u32, bootstrap: Custom| {
+        let ((lock, must_lock), (free, must_free)) = (mpsc::channel(), mpsc::channel());
+        let (locked, is_locked) = mpsc::channel();
+        let ends = Mutex::new(Some((lock, is_locked, free)));
+        let rank = |started| {
+            let heard = State::new(0u64);
+            let job = join_as(started);
+            let shuffle = job.shuffle("unlocked");
+            let shuffle = shuffle
+                .handler_with(&heard, |heard, _, _| *heard += 1)
+                .open()
+                .unwrap();
+            let first = job.rank() == Rank(0);
+            let ends = first.then(|| ends.lock().unwrap().take().unwrap());
+            if let Some((lock, is_locked, _)) = &ends {
+                lock.send(()).unwrap();
+                is_locked.recv().unwrap();
+            }
+            job.barrier().unwrap();
+            for turn in 1..=20 {
+                for number in 0..3000 {
+                    shuffle.send(Rank(number % 3), 0, b"unlocked").unwrap();
+                }
+                match turn % 2 {
+                    0 => shuffle.round().unwrap(),
+                    _ => shuffle.fence().unwrap(),
+                }
+                assert_eq!(heard.with(|heard| *heard), turn * 3000);
+            }
+            job.barrier().unwrap();
+            if let Some((_, _, free)) = ends {
+                free.send(()).unwrap();
+            }
+            job.shutdown().unwrap();
+        };
+        thread::scope(|scope| {
+            let hold = |relay: &mut JobState| {
+                let shared = relay.node.process();
+                scope.spawn(move || {
+                    must_lock.recv().unwrap();
+                    shared.hold(|| {
+                        locked.send(()).unwrap();
+                        must_free.recv().unwrap();
+                    });
+                });
+            };
+            process(bootstrap, 3, hold, rank).len()
+        })
+    };
+    assert_eq!(ranks(1, |_| 0, program), [(0, 3)]);
+}
