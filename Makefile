@@ -106,6 +106,7 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 
 compare: ## Measures ours and rivals alternately, writes target/compare/report.html; COMPARE='--quick' takes 8 minutes
 	@tools/install.sh compare
+	@$(MAKE) --no-print-directory PROFILE=release library
 	$(release) build --locked --release --package trihop-cli
 	$(release) build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)
 	$(target)/release/trihop-compare --trihop $(trihop) --out $(target)/compare $(COMPARE)

@@ -615,6 +615,11 @@ impl Engine {
             .any(|(_, out)| out.queues.lanes.iter().any(LaneQueue::has_unasked_wish))
     }
 
+    /// Whether the next round may send on what the last one has seen come.
+    pub fn is_fresh(&self) -> bool {
+        self.open_streams().any(|(_, out)| out.is_fresh())
+    }
+
     /// Before sleeping: asks the consumers of full lanes to ring. Whether something waits that no
     /// ring announces, but time.
     pub fn prepare_to_sleep(&mut self) -> bool {

@@ -52,6 +52,8 @@ pub struct Setting {
     pub folder: PathBuf,
     /// Why an MPI's programs could not be built.
     pub unbuilt: Vec<(Mpi, String)>,
+    /// The client of the DeltaFS interface, or why it could not be built.
+    pub client: Result<PathBuf, String>,
     /// Less of everything.
     pub quick: bool,
 }
@@ -222,6 +224,7 @@ pub mod tests {
             myself: "/ours/trihop-compare".into(),
             folder: folder.into(),
             unbuilt: vec![(Mpi::Mpich, "mpicc.mpich is not installed".into())],
+            client: Err("mpicc.mpich is not installed".into()),
             quick,
         }
     }

@@ -5,6 +5,7 @@
 //! with its spread. A rival that is absent or fails stays in the tables with its reason. Nothing
 //! here is a part of the product.
 
+mod client;
 mod entries;
 mod goals;
 mod launch;
@@ -41,7 +42,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p,
-    /// histo, ig, a2a)
+    /// histo, ig, a2a, client)
     #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
     only: Vec<String>,
     /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of
@@ -54,6 +55,10 @@ struct Arguments {
     /// Where the C programs of MPI rivals are
     #[arg(long, value_name = "FOLDER", default_value = "benches/compare/mpi")]
     sources: PathBuf,
+    /// Our sources, for the client of the DeltaFS interface; it is linked with the library beside
+    /// the binary
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    root: PathBuf,
     /// Where the reports go
     #[arg(long, value_name = "FOLDER", default_value = "target/compare")]
     out: PathBuf,
@@ -146,12 +151,18 @@ fn setting(arguments: &Arguments) -> Result<Setting, String> {
             unbuilt.push((mpi, why));
         }
     }
+    let (trihop, root) = (absolute(&arguments.trihop)?, absolute(&arguments.root)?);
+    let client = client::build(&root, &trihop, &folder);
+    if let Err(why) = &client {
+        eprintln!("trihop-compare: without the client of the DeltaFS interface: {why}");
+    }
     Ok(Setting {
-        trihop: absolute(&arguments.trihop)?,
+        trihop,
         myself: std::env::current_exe()
             .map_err(|error| format!("finding this executable: {error}"))?,
         folder,
         unbuilt,
+        client,
         quick: arguments.quick,
     })
 }

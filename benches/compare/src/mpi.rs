@@ -149,35 +149,50 @@ impl Mpi {
     /// What is missing or what the compiler said.
     pub fn build(self, sources: &Path, folder: &Path) -> Result<(), String> {
         for program in ["many", "pair", "round"] {
-            let output = Command::new(self.compiler())
-                .args([
-                    "-std=c11",
-                    "-O3",
-                    "-Wall",
-                    "-Wextra",
-                    "-Wno-stringop-overflow",
-                    "-o",
-                ])
-                .arg(self.executable(folder, program))
-                .arg(sources.join(format!("{program}.c")))
-                .output();
-            match output {
-                Ok(output) if output.status.success() => {}
-                Ok(output) => {
-                    let said = String::from_utf8_lossy(&output.stderr);
-                    let line = said
-                        .lines()
-                        .find(|line| line.contains("error"))
-                        .unwrap_or("it did not say why");
-                    return Err(format!("{} failed on {program}.c: {line}", self.compiler()));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    return Err(format!("{} is not installed", self.compiler()));
-                }
-                Err(error) => return Err(format!("starting {}: {error}", self.compiler())),
-            }
+            let source = format!("{program}.c");
+            let mut command = compile(self, &self.executable(folder, program));
+            command.arg("-O3").arg(sources.join(&source));
+            run_compiler(command, &source)?;
         }
         Ok(())
+    }
+}
+
+/// A compiler that makes `program`.
+pub fn compile(mpi: Mpi, program: &Path) -> Command {
+    let mut command = Command::new(mpi.compiler());
+    command
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Wno-stringop-overflow",
+            "-o",
+        ])
+        .arg(program);
+    command
+}
+
+/// Compiles `source`, which the command has.
+///
+/// # Errors
+/// What is missing or what the compiler said.
+pub fn run_compiler(mut command: Command, source: &str) -> Result<(), String> {
+    let compiler = command.get_program().display().to_string();
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = said
+                .lines()
+                .find(|line| line.contains("error"))
+                .unwrap_or("it did not say why");
+            Err(format!("{compiler} failed on {source}: {line}"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("{compiler} is not installed"))
+        }
+        Err(error) => Err(format!("starting {compiler}: {error}")),
     }
 }
 

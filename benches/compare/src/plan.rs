@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::client;
 use crate::entries::{Entry, REPS, Setting};
 use crate::mpi::{Form, Mpi};
 
@@ -113,6 +114,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     );
     all.extend(p2p(setting));
     all.extend(many(setting));
+    all.extend(clients(setting));
     all.extend(ROUNDS.map(|(ranks, nodes, count)| rounds(setting, ranks, nodes, count)));
     all
 }
@@ -266,6 +268,53 @@ fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
                 within: Duration::from_secs(if many.ranks > 8 { 60 } else { 15 }),
             }
         })
+}
+
+/// Sizes of a client's messages, and those of its round trips.
+const CLIENT_SIZES: [usize; 5] = [24, 256, 1024, 32_768, 64 << 20];
+const TRIP_SIZES: [usize; 2] = [24, 32_768];
+
+/// A client of the DeltaFS interface, by its options, beside what our benchmark shows of it.
+fn clients(setting: &Setting) -> [Contest; 3] {
+    let (ranks, nodes) = (client::RANKS, client::NODES);
+    let shown = if setting.quick { 3 } else { CLIENT_SIZES.len() };
+    // Message by message, a long one takes seconds.
+    let (sizes, single) = (&CLIENT_SIZES[..shown], &CLIENT_SIZES[..shown.min(4)]);
+    let mut options: Vec<String> = ["--api", "deltafs", "--ranks"].map(str::to_owned).into();
+    options.extend([ranks.to_string(), "--nodes".into(), nodes.to_string()]);
+    options.extend(
+        single
+            .iter()
+            .flat_map(|size| ["--size".into(), size.to_string()]),
+    );
+    let way = "4 simulated nodes: shared memory inside, libfabric over loopback between";
+    let all_to_all = vec![
+        setting.client(&["-o", "production"], sizes),
+        setting.client(&["-o", "default"], sizes),
+        setting.client(&["-o", "single"], single),
+        setting.ours("trihop bench", "a2a", (way, true), options),
+    ];
+    let trips = |pair: &str| {
+        let of = |more: &[&str]| setting.client(&[&["-l", pair], more].concat(), &TRIP_SIZES);
+        vec![
+            of(&["-o", "default"]),
+            of(&["-o", "single"]),
+            of(&["-o", "single", "-u"]),
+        ]
+    };
+    let contest = |bench, sizes: &[usize], entries| Contest {
+        goals: &["S8"],
+        work: Work::new(bench, ranks, nodes, 0, 0),
+        reference: "DeltaFS client, default",
+        sizes: sizes.to_vec(),
+        entries,
+        within: Duration::from_secs(120),
+    };
+    [
+        contest("client", sizes, all_to_all),
+        contest("client-node", &TRIP_SIZES, trips("node")),
+        contest("client-hops", &TRIP_SIZES, trips("hops")),
+    ]
 }
 
 /// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time: of two ranks

@@ -82,6 +82,8 @@ struct JsonRow {
     bytes_per_s: f64,
     checked: bool,
     api: Option<String>,
+    /// Options of a client.
+    options: Option<String>,
     access: Option<String>,
     chosen: Option<bool>,
     memory_groups: Option<u32>,
@@ -136,10 +138,11 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
         .collect();
     figures.insert(Measure::Rate, row.msgs_per_s);
     figures.insert(Measure::Bandwidth, row.bytes_per_s);
+    let variant = row.end.or(row.access).or(row.options).or(row.api);
     Ok(Some(Row {
         size: row.size,
         count: row.count,
-        variant: row.end.or(row.access).or(row.api).unwrap_or_default(),
+        variant: variant.unwrap_or_default(),
         memory_groups: row.memory_groups,
         figures,
         yardsticks,

@@ -25,6 +25,15 @@ const SIZES: [usize; 8] = [8, 24, 32, 64, 128, 256, 1024, 32768];
 /// Bytes that a rank sends per repetition, unless `--count` says how many messages.
 const BYTES: usize = 64 << 20;
 
+/// What a client of the DeltaFS interface sends between two flushes (tests/deltafs/many.c): longest
+/// message, and how many of these.
+const OF_CLIENTS: [(usize, u64); 4] = [
+    (64, 100_000),
+    (256, 50_000),
+    (4096, 25_000),
+    (1 << 20, 1500),
+];
+
 /// How messages are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Api {
@@ -34,8 +43,8 @@ pub enum Api {
     Bytes,
     /// Records of a shuffle in a job with progress and delivery threads
     Threaded,
-    /// Records by the C functions of the DeltaFS interface, with the options that it gives, and its
-    /// flushes
+    /// Records by the C functions of the DeltaFS interface, with the options that it gives, as its
+    /// clients send: none to oneself, fewer at a time, four flushes, and barriers that spin
     Deltafs,
     /// Items by push, pull and advance (push)
     Conveyor,
@@ -213,7 +222,7 @@ fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
     nexus.job().dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, nexus.job());
     for size in args.sizes(&SIZES) {
-        Work::new(&session, size, &SEEN)?.deltafs(&nexus)?;
+        Work::of_client(&session, size, &SEEN)?.deltafs(&nexus)?;
     }
     Ok(())
 }
@@ -309,11 +318,37 @@ impl Work<'_, threaded::Job> {
 
 impl<'a, J: Team> Work<'a, J> {
     fn new(session: &'a Session<'a, J>, size: usize, seen: &'static Seen) -> Result<Self, Error> {
-        let (job, usual) = (session.job, ((BYTES / size) as u64).clamp(200, 2_000_000));
+        let usual = ((BYTES / size) as u64).clamp(200, 2_000_000);
+        Self::to(session, size, seen, usual, |draw, _, ranks| draw % ranks)
+    }
+
+    /// As a client of the DeltaFS interface has it.
+    fn of_client(
+        session: &'a Session<'a, J>,
+        size: usize,
+        seen: &'static Seen,
+    ) -> Result<Self, Error> {
+        let usual = OF_CLIENTS.iter().find(|(longest, _)| size <= *longest);
+        let usual = usual.map_or(1, |(_, count)| *count);
+        Self::to(session, size, seen, usual, |draw, me, ranks| match ranks {
+            1 => me,
+            _ => (me + 1 + draw % (ranks - 1)) % ranks,
+        })
+    }
+
+    /// With targets that `choose` makes of a random number, this rank and the number of ranks.
+    fn to(
+        session: &'a Session<'a, J>,
+        size: usize,
+        seen: &'static Seen,
+        usual: u64,
+        choose: impl Fn(u64, u64, u64) -> u64,
+    ) -> Result<Self, Error> {
+        let job = session.job;
         let (me, ranks) = (job.topology().rank().0, job.topology().size());
         let mut random = Random(u64::from(me) + 77);
         let targets: Vec<u32> = (0..session.args.count.unwrap_or(usual))
-            .map(|_| (random.next() % u64::from(ranks)) as u32)
+            .map(|_| choose(random.next(), me.into(), ranks.into()) as u32)
             .collect();
         let mut expected = vec![0u64; 2 * ranks as usize];
         for (&target, number) in targets.iter().zip(0u64..) {

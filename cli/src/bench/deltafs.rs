@@ -2,10 +2,12 @@
 //! functions, and the options are those that `shuffle_opts_init` gives.
 
 use std::ffi::{CString, c_int, c_void};
-use std::hint::black_box;
-use std::ptr;
+use std::hint::{black_box, spin_loop};
+use std::panic::resume_unwind;
+use std::{ptr, thread};
 
 use trihop::capi::deltafs::{mercury, nexus, progressor, shuffle};
+use trihop::transport::sync::{AtomicBool, Ordering};
 use trihop::{Rank, threaded};
 
 use super::Error;
@@ -48,6 +50,24 @@ impl Nexus {
     pub fn job(&self) -> &threaded::Job {
         // SAFETY: `bootstrap` made it, and only dropping ends it.
         unsafe { &*self.0 }.job()
+    }
+
+    /// A barrier that keeps this thread busy until all have come, as those of MPI do that clients
+    /// call.
+    fn spinning_barrier(&self) -> Result<(), Error> {
+        let (job, over) = (self.job(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let outcome = job.barrier();
+                over.store(true, Ordering::Relaxed); // its outcome comes by the join
+                outcome
+            });
+            while !over.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+            let outcome = waits.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Ok(outcome?)
+        })
     }
 
     /// Opens a shuffle with the options that a client gets who sets none.
@@ -119,10 +139,7 @@ impl Shuffle<'_> {
             returned("shuffle_flush_qs", unsafe {
                 shuffle::shuffle_flush_qs(self.handle, queues)
             })?;
-            // SAFETY: the nexus is there.
-            returned("nexus_global_barrier", unsafe {
-                nexus::nexus_global_barrier(self.nexus.0)
-            })?;
+            self.nexus.spinning_barrier()?;
         }
         // SAFETY: the handle is open.
         returned("shuffle_flush_delivery", unsafe {

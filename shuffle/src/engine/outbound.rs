@@ -76,6 +76,8 @@ pub(crate) struct Outbound {
     /// When it was last looked which runs rest.
     runs_looked_at_ns: u64,
     pushed: bool,
+    /// Something was sent between the last two rounds of progress.
+    fresh: bool,
     /// Records that the application or a handler sent.
     pub sent: u64,
     /// Calls that sent since progress was made.
@@ -137,6 +139,7 @@ impl Outbound {
             runs_since_ns: 0,
             runs_looked_at_ns: 0,
             pushed: false,
+            fresh: false,
             sent: 0,
             calls: 0,
             waits_since: 0,
@@ -597,7 +600,7 @@ impl Outbound {
         } else {
             self.runs_since_ns = 0;
         }
-        self.pushed = false;
+        self.fresh = std::mem::take(&mut self.pushed);
         self.publish(why);
         for at in 0..self.queues.remotes.busy_len() {
             let Some(number) = self.queues.remotes.busy(at) else {
@@ -605,6 +608,12 @@ impl Outbound {
             };
             self.queues.remotes[number].age(now_ns, idle, self.linger_ns, why);
         }
+    }
+
+    /// Whether something was sent between the last two rounds of progress: the next one, without
+    /// more, sends it on.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
     /// Shows the consumers of all lanes what was added.

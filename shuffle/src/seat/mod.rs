@@ -44,7 +44,7 @@ pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
 pub(crate) use open::open;
-pub(crate) use park::Park;
+pub(crate) use park::{NAP, Park};
 pub(crate) use relay::relay;
 pub(crate) use start::{join, start};
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::job::{JobState, LOOK_AROUND};
 
 /// Longest sleep while something waits that no descriptor announces.
-pub(super) const NAP: Duration = Duration::from_millis(1);
+pub(crate) const NAP: Duration = Duration::from_millis(1);
 /// Mark of the link's descriptor in the parker; local peers have the number of an endpoint.
 const LINK_MARK: u64 = 1 << 32;
 /// Mark of the socket over which the node's processes hand descriptors to each other.
@@ -50,8 +50,18 @@ impl Park {
         timed: bool,
         stay_awake: impl FnOnce() -> bool,
     ) -> Result<()> {
-        self.woken.clear();
         let timeout = if timed { NAP } else { LOOK_AROUND };
+        self.sleep_for(doorbell, timeout, stay_awake)
+    }
+
+    /// As [`sleep`](Self::sleep), for so long at most.
+    pub fn sleep_for(
+        &mut self,
+        doorbell: &Doorbell,
+        timeout: Duration,
+        stay_awake: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        self.woken.clear();
         Ok(self
             .parker
             .park(doorbell, timeout, stay_awake, &mut self.woken)?)

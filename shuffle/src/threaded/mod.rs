@@ -10,6 +10,7 @@
 
 mod at_end;
 mod exit;
+mod looking;
 mod seat;
 mod shared;
 mod state;

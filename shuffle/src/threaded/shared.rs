@@ -3,13 +3,14 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use trihop_transport::park::{Backoff, Monitor, MonitorGuard, Step};
+use trihop_transport::park::{Monitor, MonitorGuard, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
 use super::at_end::AtEnds;
+use super::looking::{Looking, Yields};
 use super::window::ThreadWindow;
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
@@ -39,6 +40,8 @@ struct Guarded {
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     relieved: bool,
+    /// Whether threads that wait yield.
+    yields: Yields,
     /// What one thread pushes through while nobody has the turn.
     window: Option<OpenWindow>,
 }
@@ -86,6 +89,13 @@ impl<'a> Turn<'a> {
         let result = self.0.unlocked(call);
         self.close_window();
         result
+    }
+
+    /// Lets others have the turn, and the core.
+    fn yield_now(&mut self) {
+        let began = Instant::now();
+        self.unlocked(std::thread::yield_now);
+        self.yields.note(began, Instant::now());
     }
 
     /// See [`MonitorGuard::sit_out`].
@@ -146,6 +156,7 @@ impl SharedEngine {
                 sleep: Sleep::Awake,
                 newcomer: false,
                 relieved: false,
+                yields: Yields::default(),
                 window: None,
             }),
             doorbell,
@@ -276,7 +287,7 @@ impl SharedEngine {
         does: impl Fn(T),
     ) {
         let mut turn = self.take();
-        let mut backoff = Backoff::new(self.spin);
+        let mut looking = Looking::new(self.spin);
         while !self.is_stopping() {
             if let Some(something) = asked() {
                 turn.unlocked(|| does(something));
@@ -288,7 +299,7 @@ impl SharedEngine {
             }
             match self.round(&mut turn) {
                 Ok(true) => {
-                    backoff.reset();
+                    looking.reset();
                     turn.wake_all();
                     turn.give_way();
                     continue;
@@ -296,15 +307,16 @@ impl SharedEngine {
                 Ok(false) => {}
                 Err(_) => break, // every call says so
             }
+            let fresh = turn.job.engine.is_fresh();
             let step = match std::mem::take(&mut turn.relieved) {
                 true => Step::Park,
-                false => backoff.next(),
+                false => looking.next(&turn.yields, fresh),
             };
             match step {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => turn.unlocked(std::thread::yield_now),
+                Step::Spin => turn.give_way(),
+                Step::Yield => turn.yield_now(),
                 Step::Park => {
-                    let (again, slept) = self.sleep(turn, park);
+                    let (again, slept) = self.sleep(turn, park, looking.next_nap());
                     turn = again;
                     turn.wake_all();
                     if let Err(error) = slept {
@@ -321,8 +333,14 @@ impl SharedEngine {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Sleeps without the turn, until there is something to do.
-    fn sleep<'a>(&'a self, mut turn: Turn<'a>, park: &mut Park) -> (Turn<'a>, Result<()>) {
+    /// Sleeps without the turn, until there is something to do; no longer than a `nap` where
+    /// something waits for time.
+    fn sleep<'a>(
+        &'a self,
+        mut turn: Turn<'a>,
+        park: &mut Park,
+        nap: Duration,
+    ) -> (Turn<'a>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
         if std::mem::take(&mut turn.newcomer) {
             turn.wake_all();
@@ -337,7 +355,8 @@ impl SharedEngine {
             }
             awake
         };
-        let slept = park.sleep(&self.doorbell, timed, stay_awake);
+        let timeout = if timed { nap } else { LOOK_AROUND };
+        let slept = park.sleep_for(&self.doorbell, timeout, stay_awake);
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
         turn.job.engine.trace.end(begun, "asleep");
@@ -399,7 +418,7 @@ impl SharedEngine {
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut turn = self.take();
-        let mut backoff = Backoff::new(self.spin);
+        let mut looking = Looking::new(self.spin);
         let mut patience = Patience::default();
         // Whether the progress thread may sleep without knowing what is waited for here.
         let mut unknown = true;
@@ -422,16 +441,17 @@ impl SharedEngine {
                 },
             };
             if worked {
-                backoff.reset();
+                looking.reset();
                 unknown = true;
                 turn.wake_all();
                 turn.give_way();
                 continue;
             }
             turn.job.note_wait(&mut patience, what);
-            match backoff.next() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => turn.unlocked(std::thread::yield_now),
+            let fresh = turn.job.engine.is_fresh();
+            match looking.next(&turn.yields, fresh) {
+                Step::Spin => turn.give_way(),
+                Step::Yield => turn.yield_now(),
                 Step::Park => {
                     if turn.sleep == Sleep::Awake {
                         turn.newcomer = true;

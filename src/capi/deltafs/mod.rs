@@ -14,6 +14,7 @@ mod hg_return;
 mod iter;
 mod local_barrier;
 mod log_config;
+mod lull;
 pub mod mercury;
 mod mpi_nodes;
 pub mod nexus;

@@ -3,10 +3,19 @@
 use std::ffi::c_int;
 
 use crate::capi::status::Failure;
+use crate::route::RouteName;
 use crate::{Error, Options, ShimOptions, StreamOptions};
 
 /// Bytes that a run may have however short batches are to be.
 const SHORTEST_RUN: usize = 1024;
+
+/// Bytes that may be under way in a lane however few batches are to be: as many as with the
+/// defaults. Every release that somebody has to wait for takes two switches between processes.
+const LEAST_UNDER_WAY: usize = 64 << 10;
+
+/// Messages that may wait for the callback however few are to: each time that none more may, two
+/// threads wake each other.
+const LEAST_WAITING: usize = 64;
 
 /// `struct shuffle_opts`; the header says what each field means.
 #[repr(C)]
@@ -64,6 +73,14 @@ impl shuffle_opts {
         stream.origin_buftarget_bytes = at_most("origin_buftarget_bytes", target(self.lobuftarget));
         stream.relay_buftarget_bytes = at_most("relay_buftarget_bytes", target(self.lrbuftarget));
         stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
+        if matches!(stream.route, RouteName::ThreeHop(_)) {
+            // Of lanes these are bytes, and no more than that.
+            let least = |bytes: usize| (LEAST_UNDER_WAY / bytes).max(1) as u32;
+            let (origin, relay) = (stream.origin_buftarget_bytes, stream.relay_buftarget_bytes);
+            stream.origin_maxrpc =
+                at_most("origin_maxrpc", stream.origin_maxrpc.max(least(origin)));
+            stream.relay_maxrpc = at_most("relay_maxrpc", stream.relay_maxrpc.max(least(relay)));
+        }
         // A run is part of a batch, and no longer than one.
         let batch_bytes = stream.origin_buftarget_bytes.max(SHORTEST_RUN);
         stream.run_bytes = stream.run_bytes.min(batch_bytes);
@@ -72,6 +89,10 @@ impl shuffle_opts {
             // shuffles.
             stream.linger_us = 0;
             stream.priority = stream.priority.saturating_add(1);
+            if self.rbuftarget <= 1 {
+                // Each round sends what there is, and a long message in few batches.
+                stream.remote_buftarget_bytes = LEAST_UNDER_WAY;
+            }
         }
         stream.own_thread = true; // as in the original: a callback may wait for another's
         stream.shim.origin_sender_limit =
@@ -89,7 +110,7 @@ impl shuffle_opts {
             let why = "0 messages may wait, so none could ever be delivered; give 1 or more, or -1 to discard what arrives";
             return Err(refused("deliverq_max", why));
         }
-        stream.deliverq_max = self.deliverq_max as usize;
+        stream.deliverq_max = (self.deliverq_max as usize).max(LEAST_WAITING);
         stream.shim.deliverq_threshold = threshold as usize;
         if self.deliverq_threshold >= self.deliverq_max {
             let why = format!(
@@ -144,6 +165,7 @@ fn refused(name: &str, why: impl Into<String>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::Rails;
 
     fn base() -> StreamOptions {
         StreamOptions::default()
@@ -230,13 +252,27 @@ mod tests {
                 stream.relay_buftarget_bytes,
                 stream.remote_buftarget_bytes
             ],
-            [1; 3]
+            [1, 1, LEAST_UNDER_WAY]
         );
-        assert_eq!((stream.linger_us, stream.deliverq_max), (0, 1));
+        assert_eq!((stream.linger_us, stream.deliverq_max), (0, LEAST_WAITING));
+        // Of lanes that many bytes, of links that many batches.
+        assert!(stream.origin_maxrpc >= 65_535 && stream.relay_maxrpc >= 65_535);
+        assert_eq!(stream.remote_maxrpc, 1);
         assert!(
             stream.priority > base().priority,
             "before the bulk of others"
         );
+    }
+
+    #[test]
+    fn of_links_in_the_place_of_lanes_a_number_of_batches_is_that() {
+        let mut opts = good();
+        (opts.lomaxrpc, opts.lobuftarget) = (1, 1);
+        let base = StreamOptions {
+            route: RouteName::FabricOnly(Rails::ONE),
+            ..base()
+        };
+        assert_eq!(opts.choose(&base).unwrap().origin_maxrpc, 1);
     }
 
     #[test]

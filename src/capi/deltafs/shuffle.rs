@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 use super::hg_return::{hg_return_t, returning};
+use super::lull::Lull;
 use super::mercury::pointer_or_said;
 use super::nexus::{nexus, nexus_ctx, rank_in};
 use super::openings::{Opening, Openings};
@@ -33,6 +34,7 @@ pub struct shuffle {
     job: Job,
     size: u32,
     notes: Arc<Notes>,
+    lull: Lull,
 }
 
 thread_local! {
@@ -84,6 +86,7 @@ impl shuffle {
             job: nexus.job.clone(),
             size: nexus.job.size(),
             notes: Arc::default(),
+            lull: Lull::new(),
         });
         state_dump::enter(Dumped {
             handle: opened.handle(),
@@ -110,7 +113,12 @@ impl shuffle {
     fn flush(&self, queues: Queues) -> Result<(), Failure> {
         let flush = || {
             not_in_callback("a flush")?;
-            self.opening.wait()?.flush(queues)
+            let stream = self.opening.wait()?;
+            stream.flush(queues)?;
+            if queues != Queues::Delivery {
+                self.lull.wait(|| passed(stream));
+            }
+            Ok(())
         };
         self.noted(flush())
     }
@@ -163,6 +171,12 @@ impl shuffle {
             Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
         })
     }
+}
+
+/// What came here so far from other ranks, and was delivered or is passed on.
+fn passed(stream: &Shuffle) -> Option<u64> {
+    let stats = stream.stats()?;
+    Some(stats.frames_received + stats.batches_received + stats.delivered)
 }
 
 /// Refuses calls in callbacks that wait for other ranks.

@@ -58,6 +58,7 @@ fn measures(case: &Case) -> &'static [Measure] {
         "ring" | "threads" => &[Measure::LatencyUs, Measure::Rate],
         "p2p" => &[Measure::LatencyUs, Measure::Bandwidth],
         "a2a" => &[Measure::Bandwidth, Measure::CpuUs],
+        "client-node" | "client-hops" => &[Measure::LatencyUs, Measure::CpuUs],
         "round" => &[Measure::RoundUs, Measure::CpuUs],
         _ => &[Measure::Rate, Measure::CpuUs],
     }

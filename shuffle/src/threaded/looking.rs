@@ -1,0 +1,166 @@
+//! How often a thread of a job looks around before it sleeps, and how long it naps.
+
+use std::time::{Duration, Instant};
+
+use trihop_transport::park::{Backoff, Step};
+
+use crate::seat::NAP;
+
+/// Fruitless rounds before a sleep of who does not yield, after the time that a wait spins: a round
+/// sends on what the last one has seen rest.
+const LOOKS: u32 = 3;
+
+/// More rounds, where the last one has seen something come.
+const FRESH_LOOKS: u32 = 2;
+
+/// The first nap; each next one that finds nothing is twice as long.
+const FIRST_NAP: Duration = Duration::from_micros(125);
+
+/// A yield that lasts longer was to somebody who used up a slice of time.
+const COSTLY: Duration = Duration::from_micros(250);
+
+/// Time without a yield after a costly one.
+const WARY: Duration = Duration::from_millis(250);
+
+/// Whether the threads of a job yield.
+///
+/// They share their cores with the program, which computes, or spins in another library's barrier:
+/// who yields to that comes back when its slice is over, after some milliseconds, while who sleeps
+/// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep.
+#[derive(Debug, Default)]
+pub(super) struct Yields {
+    /// When the last costly one ended.
+    costly: Option<Instant>,
+}
+
+impl Yields {
+    /// Whether one may be costly at this time.
+    fn are_dear(&self, now: Instant) -> bool {
+        self.costly
+            .is_some_and(|then| now.duration_since(then) < WARY)
+    }
+
+    /// One began and ended at these times.
+    pub fn note(&mut self, began: Instant, ended: Instant) {
+        if ended.duration_since(began) >= COSTLY {
+            self.costly = Some(ended);
+        }
+    }
+}
+
+/// One wait of a thread, from the first fruitless round on.
+pub(super) struct Looking {
+    backoff: Backoff,
+    fruitless: u32,
+    fresh: u32,
+    nap: Duration,
+}
+
+impl Looking {
+    /// Spins for `spin`.
+    pub fn new(spin: Duration) -> Self {
+        Self {
+            backoff: Backoff::new(spin),
+            fruitless: 0,
+            fresh: 0,
+            nap: FIRST_NAP,
+        }
+    }
+
+    /// Nothing moved: what to do before the next round. `fresh`: what has come meanwhile moves in
+    /// that, if no more does.
+    pub fn next(&mut self, yields: &Yields, fresh: bool) -> Step {
+        let step = match self.backoff.next() {
+            Step::Spin => return Step::Spin,
+            step if !yields.are_dear(Instant::now()) => step,
+            _ => {
+                self.fruitless += 1;
+                match self.fruitless >= LOOKS {
+                    true => Step::Park,
+                    false => Step::Spin,
+                }
+            }
+        };
+        let looks_on = step == Step::Park && fresh && self.fresh < FRESH_LOOKS;
+        if looks_on {
+            self.fresh += 1;
+            return Step::Spin;
+        }
+        step
+    }
+
+    /// How long the sleep may be where something waits for time.
+    pub fn next_nap(&mut self) -> Duration {
+        let nap = self.nap;
+        self.nap = (2 * nap).min(NAP);
+        // What comes in the sleep is looked at as often.
+        self.fresh = 0;
+        nap
+    }
+
+    /// There was something to do: the next wait begins anew.
+    pub fn reset(&mut self) {
+        self.backoff.reset();
+        (self.fruitless, self.fresh) = (0, 0);
+        self.nap = FIRST_NAP;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Somebody else had the core, just now.
+    fn dear() -> Yields {
+        let (mut yields, now) = (Yields::default(), Instant::now());
+        yields.note(now, now + COSTLY);
+        yields
+    }
+
+    fn steps(looking: &mut Looking, yields: &Yields, fresh: bool) -> Vec<Step> {
+        let mut steps = vec![looking.next(yields, fresh)];
+        while *steps.last().unwrap() != Step::Park {
+            steps.push(looking.next(yields, fresh));
+        }
+        steps
+    }
+
+    #[test]
+    fn a_wait_yields_unless_that_has_cost_a_slice() {
+        let (mut looking, mut yields) = (Looking::new(Duration::ZERO), Yields::default());
+        let now = Instant::now();
+        yields.note(now, now + Duration::from_micros(1));
+        assert_eq!(looking.next(&yields, false), Step::Yield);
+        let looks = [Step::Spin, Step::Spin, Step::Park];
+        assert_eq!(steps(&mut looking, &dear(), false), looks);
+        yields.note(now, now + COSTLY);
+        assert!(yields.are_dear(now + WARY) && !yields.are_dear(now + WARY + COSTLY));
+    }
+
+    #[test]
+    fn what_comes_last_is_looked_at_once_more_but_not_for_ever() {
+        let (mut looking, yields) = (Looking::new(Duration::ZERO), dear());
+        for _ in 1..LOOKS {
+            assert_eq!(looking.next(&yields, false), Step::Spin);
+        }
+        for _ in 0..FRESH_LOOKS {
+            assert_eq!(looking.next(&yields, true), Step::Spin);
+        }
+        assert_eq!(looking.next(&yields, true), Step::Park);
+        // After a sleep, and where yields are cheap too.
+        let mut looking = Looking::new(Duration::ZERO);
+        while looking.next(&Yields::default(), false) != Step::Park {}
+        looking.next_nap();
+        assert_eq!(looking.next(&Yields::default(), true), Step::Spin);
+        assert_eq!(looking.next(&Yields::default(), false), Step::Park);
+    }
+
+    #[test]
+    fn naps_grow_until_something_moves() {
+        let mut looking = Looking::new(Duration::ZERO);
+        let naps: Vec<_> = (0..5).map(|_| looking.next_nap().as_micros()).collect();
+        assert_eq!(naps, [125, 250, 500, 1000, 1000]);
+        looking.reset();
+        assert_eq!(looking.next_nap(), FIRST_NAP);
+    }
+}
