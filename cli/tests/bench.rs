@@ -266,7 +266,7 @@ fn round_checks_every_round_by_itself() {
             .filter(|row| is_one_hop && row["end"] == "round")
         {
             let wakes = row["most_wakes_of_a_pair"].as_f64();
-            assert!(wakes <= Some(1.0), "{row}");
+            assert!(wakes.is_some_and(|wakes| wakes <= 1.0), "{row}");
         }
     }
 }
