@@ -45,7 +45,7 @@ struct Arguments {
     /// histo, ig, a2a, push, cc, round)
     #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
     only: Vec<String>,
-    /// Fewer works, sizes and messages: an overview in some ten minutes, in which F1 to F3 and parts of
+    /// Fewer works, sizes and messages: an overview in ten minutes, in which F1 to F3 and parts of
     /// S2 are not judged
     #[arg(long)]
     quick: bool,
