@@ -909,6 +909,8 @@ typedef struct trihop_stage_stats_t {
   uint64_t longest_wait_ns;
   // Largest of the queues' `waiting_ns`.
   uint64_t waiting_ns;
+  // Sum over the queues of `wakes`.
+  uint64_t wakes;
 } trihop_stage_stats_t;
 
 // What one output queue has done. Later versions add fields at the end.
@@ -935,6 +937,8 @@ typedef struct trihop_queue_stats_t {
   uint64_t longest_wait_ns;
   // How long one of `waits` has lasted that is not over; 0 where none is.
   uint64_t waiting_ns;
+  // Times that the consumer of a lane slept and was woken for what was shown to it.
+  uint64_t wakes;
 } trihop_queue_stats_t;
 
 // What one thread of a job has used so far, as the kernel counts it. Later versions add fields at

@@ -260,6 +260,14 @@ fn round_checks_every_round_by_itself() {
             rows.iter()
                 .all(|row| row["us_per_round"].as_f64() > Some(0.0))
         );
+        let is_one_hop = rows[0]["hops"] == 1;
+        for row in rows
+            .iter()
+            .filter(|row| is_one_hop && row["end"] == "round")
+        {
+            let wakes = row["most_wakes_of_a_pair"].as_f64();
+            assert!(wakes.is_some_and(|wakes| wakes <= 1.0), "{row}");
+        }
     }
 }
 

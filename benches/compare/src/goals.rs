@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::calls::PUSHES;
 use crate::client;
 use crate::plan::Work;
 use crate::results::Results;
-use crate::rows::{CACHE_LINE, FI_PINGPONG, Measure};
+use crate::rows::{BARE, CACHE_LINE, FI_PINGPONG, Measure};
 use crate::statistics::Spread;
 
 /// Where a figure has to be.
@@ -131,10 +132,20 @@ const GOALS: &[Goal] = &[
     ),
     (
         "S1",
-        "histo, P=2 on one node",
-        |r| r.rate(&histo(2, 1, 5_000_000)),
-        Bound::AtLeast(300e6),
-        Some(Measure::Rate),
+        "histo / the same loop without messages, P=2 on one node",
+        |r| r.ratio(&histo(2, 1, 5_000_000), OURS, &[BARE], Measure::Rate),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
+        "S1",
+        "histo / aggregation by hand over the best MPI, P=2 on one node",
+        |r| {
+            let theirs = &["MPICH aggregate", "Open MPI aggregate"];
+            r.ratio(&histo(2, 1, 5_000_000), OURS, theirs, Measure::Rate)
+        },
+        Bound::AtLeast(1.1),
+        None,
     ),
     (
         "S2",
@@ -325,6 +336,20 @@ const GOALS: &[Goal] = &[
         None,
     ),
     (
+        "S14",
+        "a push per item / histo, which has slices, P=2 on one node",
+        |r| Ok(r.push("trihop, typed")? / r.rate(&histo(2, 1, PUSHES))?),
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        "S14",
+        "a push per item, C on the inline seat / Rust, P=2 on one node",
+        |r| Ok(r.push("trihop, c")? / r.push("trihop, typed")?),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
         "S7",
         "histo, wire bytes per message that crosses, P=4",
         |r| r.figure(&histo(4, 2, 5_000_000), OURS, Measure::WireBytes),
@@ -405,6 +430,10 @@ impl Round<'_> {
     ) -> Result<f64, String> {
         let work = Work::new(bench, client::RANKS, client::NODES, 0, size);
         self.figure(&work, &format!("{}, {options}", client::SYSTEM), measure)
+    }
+
+    fn push(&self, system: &str) -> Result<f64, String> {
+        self.figure(&Work::new("push", 2, 1, PUSHES, 8), system, Measure::Rate)
     }
 
     fn direct(&self, ranks: u32) -> Result<f64, String> {
@@ -524,61 +553,5 @@ fn judged(results: &Results, (goal, what, figure, bound, unit): &Goal) -> Judgem
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of<'a>(all: &'a [Judgement], what: &str) -> &'a Judgement {
-        all.iter()
-            .find(|j| j.what.starts_with(what))
-            .expect("a goal")
-    }
-
-    #[test]
-    fn a_goal_is_met_or_missed_by_its_median_or_says_why_it_cannot_be_judged() {
-        let results = crate::results::tests::sample();
-        let all = judge(&results, &[]);
-        assert_eq!(all.len(), GOALS.len());
-        let s1 = of(&all, "histo, P=2 on one node");
-        assert_eq!(
-            (s1.figure.as_str(), s1.verdict.as_str()),
-            ("300.0 M/s", "met")
-        );
-        assert_eq!(
-            (s1.spread.as_str(), s1.bound.as_str()),
-            ("200.0 M/s to 300.0 M/s", ">= 300.0 M/s")
-        );
-        let s6 = of(&all, "histo on one node, P=8");
-        assert!(
-            s6.verdict
-                .contains("no figure of trihop, typed in histo, P=8"),
-            "{}",
-            s6.verdict
-        );
-        assert_eq!(s6.figure, "-");
-    }
-
-    #[test]
-    fn rivals_that_gave_no_figure_are_named_beside_the_verdict() {
-        let results = crate::results::tests::ring_sample();
-        let all = judge(&results, &["R2".into()]);
-        let stream = of(&all, "ring, 8 B stream");
-        assert_eq!(
-            (stream.figure.as_str(), stream.verdict.as_str()),
-            ("6.00 x", "met without Open MPI and UCX")
-        );
-        let by_bench = judge(&results, &["ring".into()]);
-        assert_eq!(by_bench.len(), 1, "{by_bench:?}");
-    }
-
-    #[test]
-    fn a_word_chooses_goals_or_what_can_be_judged() {
-        let results = crate::results::tests::sample();
-        assert!(
-            judge(&results, &["s2".into()])
-                .iter()
-                .all(|j| j.goal == "S2")
-        );
-        let histo = judge(&results, &["histo".into()]);
-        assert_eq!(histo.len(), 1, "{histo:?}");
-    }
-}
+#[path = "goals_tests.rs"]
+mod tests;

@@ -5,6 +5,7 @@
 //! with its spread. A rival that is absent or fails stays in the tables with its reason. Nothing
 //! here is a part of the product.
 
+mod calls;
 mod client;
 mod entries;
 mod goals;
@@ -42,10 +43,10 @@ struct Arguments {
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p,
-    /// histo, ig, a2a, client)
+    /// histo, ig, a2a, push, cc, client, round)
     #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
     only: Vec<String>,
-    /// Fewer works, sizes and messages: an overview in two minutes, in which F1 to F3 and parts of
+    /// Fewer works, sizes and messages: an overview in ten minutes, in which F1 to F3 and parts of
     /// S2 are not judged
     #[arg(long)]
     quick: bool,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::calls;
 use crate::client;
 use crate::entries::{Entry, REPS, Setting};
 use crate::mpi::{Form, Mpi};
@@ -115,7 +116,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     all.extend(p2p(setting));
     all.extend(many(setting));
     all.extend(clients(setting));
-    all.extend(ROUNDS.map(|(ranks, nodes, count)| rounds(setting, ranks, nodes, count)));
+    all.extend(calls::contests(setting));
     all
 }
 
@@ -156,7 +157,7 @@ const MANY: [Many; 11] = {
         }
     }
     [
-        row(&["S1"], "histo", (2, 1), (8, 1_000_000), ALL, true),
+        row(&["S1", "S14"], "histo", (2, 1), (8, 1_000_000), ALL, true),
         row(
             &["S1", "S6"],
             "histo",
@@ -212,15 +213,24 @@ impl Many {
             options.extend(["--size".into(), self.size.to_string()]);
         }
         options.extend(more.iter().map(|&word| word.to_owned()));
-        let way = match self.nodes {
-            1 => Form::Shared.text().to_owned(),
-            nodes => {
-                format!(
-                    "{nodes} simulated nodes: shared memory inside, libfabric over loopback between"
-                )
-            }
-        };
-        setting.ours(system, self.bench, (&way, self.nodes > 1), options)
+        setting.ours(
+            system,
+            self.bench,
+            (&way(self.nodes), self.nodes > 1),
+            options,
+        )
+    }
+}
+
+/// How ranks of ours on so many nodes reach each other.
+pub fn way(nodes: u32) -> String {
+    match nodes {
+        1 => Form::Shared.text().to_owned(),
+        nodes => {
+            format!(
+                "{nodes} simulated nodes: shared memory inside, libfabric over loopback between"
+            )
+        }
     }
 }
 
@@ -317,48 +327,8 @@ fn clients(setting: &Setting) -> [Contest; 3] {
     ]
 }
 
-/// Ranks and nodes of bulk-synchronous steps, and how many are measured at a time: of two ranks
-/// more, until the kernel has them on a core each.
-const ROUNDS: [(u32, u32, u64); 3] = [(2, 1, 20_000), (8, 1, 1000), (8, 2, 1000)];
-/// Rounds and fences of ours beside a loop of `MPI_Alltoallv`.
-fn rounds(setting: &Setting, ranks: u32, nodes: u32, count: u64) -> Contest {
-    let options = [
-        ("--ranks", u64::from(ranks)),
-        ("--nodes", u64::from(nodes)),
-        ("--size", 8),
-        ("--count", count),
-    ];
-    let options = options.map(|(name, value)| [name.to_owned(), value.to_string()]);
-    let way = match nodes {
-        1 => Form::Shared.text(),
-        _ => "2 simulated nodes: shared memory inside, libfabric over loopback between",
-    };
-    let mut entries = vec![setting.ours(
-        "trihop",
-        "round",
-        (way, nodes > 1),
-        options.into_iter().flatten(),
-    )];
-    // MPICH's ranks do not let each other run: where they outnumber the cores, a round takes 12
-    // ms.
-    let fair = |(mpi, _): &&(Mpi, Form)| ranks == 2 || *mpi == Mpi::OpenMpi;
-    for (mpi, form) in forms(nodes).iter().filter(fair) {
-        let arguments = [8, u64::from(REPS), count].map(|number| number.to_string());
-        let system = format!("{} alltoallv", mpi.name());
-        entries.push(setting.mpi(system, (*mpi, "round"), ranks, *form, &arguments, 1));
-    }
-    Contest {
-        goals: &["S12"],
-        work: Work::new("round", ranks, nodes, 0, 0),
-        reference: "trihop, round",
-        sizes: vec![8],
-        entries,
-        within: Duration::from_secs(30),
-    }
-}
-
 /// In which forms rivals do a work on so many nodes.
-fn forms(nodes: u32) -> &'static [(Mpi, Form)] {
+pub fn forms(nodes: u32) -> &'static [(Mpi, Form)] {
     match nodes {
         1 => &[(Mpi::Mpich, Form::Shared), (Mpi::OpenMpi, Form::Shared)],
         _ => &[

@@ -62,8 +62,8 @@ pub struct Row {
     pub size: usize,
     /// Messages per rank; 0 where a rival does not say.
     pub count: u64,
-    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, `round`,
-    /// `fence`, or nothing.
+    /// What distinguishes several rows of one size: `copy`, `in_place`, `typed`, `bytes`, `c`,
+    /// `conveyor`, `round`, `fence`, or nothing.
     pub variant: String,
     /// Groups of ranks that share memory, where the program says so.
     pub memory_groups: Option<u32>,
@@ -90,6 +90,7 @@ struct JsonRow {
     latency_us: Option<f64>,
     cacheline_us: Option<f64>,
     fi_pingpong_us: Option<f64>,
+    bare_msgs_per_s: Option<f64>,
     cpu_us_per_msg: Option<f64>,
     wire_bytes_per_msg: Option<f64>,
     /// How a round ends.
@@ -102,6 +103,9 @@ pub const CACHE_LINE: &str = "cache-line ping-pong";
 
 /// Yardstick that `trihop bench p2p` carries with it.
 pub const FI_PINGPONG: &str = "fi_pingpong";
+
+/// Yardstick that `trihop bench histo` carries with it.
+pub const BARE: &str = "the same loop without messages";
 
 /// Parses one line of JSON. `None` for a row that does not count: a protocol that the engine would
 /// not take.
@@ -125,6 +129,9 @@ pub fn json(line: &str) -> Result<Option<Row>, String> {
         let bandwidth = row.size as f64 * 1e6 / us;
         let figures = [(Measure::LatencyUs, us), (Measure::Bandwidth, bandwidth)];
         yardsticks.push((FI_PINGPONG, Figures::from(figures)));
+    }
+    if let Some(rate) = row.bare_msgs_per_s {
+        yardsticks.push((BARE, Figures::from([(Measure::Rate, rate)])));
     }
     let optional = [
         (Measure::LatencyUs, row.latency_us),
@@ -246,6 +253,13 @@ mod tests {
         let (name, figures) = &row.yardsticks[0];
         assert_eq!((*name, figures[&Measure::LatencyUs]), (FI_PINGPONG, 51.85));
         assert!((figures[&Measure::Bandwidth] - 65536.0 / 51.85e-6).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_row_of_histo_carries_the_bare_loop() {
+        let line = PAIR.replace("\"checked\"", "\"bare_msgs_per_s\":3e8,\"checked\"");
+        let (name, figures) = &row(&line).yardsticks[0];
+        assert_eq!((*name, figures[&Measure::Rate]), (BARE, 3e8));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! per update.
 
 use std::cell::Cell;
+use std::hint::black_box;
 
+use serde::Serialize;
 use trihop::{Job, Options, Rank, Reduce};
 
 use super::random::Random;
 use super::round::Reps;
-use super::row::Case;
+use super::row::{self, Case, Row};
 use super::seated::{self, Start, on_ranks};
 use super::session::Session;
 use super::{BenchArgs, Error};
@@ -65,6 +67,16 @@ impl Table {
     }
 }
 
+/// A row, and what bounds it.
+#[derive(Serialize)]
+struct HistoRow<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    /// Updates of all ranks per second by the same loop without messages: each rank finds owner and
+    /// place of its indices, and updates its own table.
+    bare_msgs_per_s: f64,
+}
+
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     on_ranks(args, options, |start| on_rank(args, start))
@@ -81,10 +93,35 @@ fn on_rank(args: &BenchArgs, start: Start) -> Result<(), Error> {
         let indices: Vec<u64> = (0..count).map(|_| random.next() % all).collect();
         let name = format!("histo {count}");
         let (case, reps) = updates(&session, &table, &name, &indices, "histo")?;
-        session.report(&case, &reps)?;
+        let bare = bare(&session, &table, &indices)?;
+        let row = row::combine(args, &job, &case, &reps)?;
+        let histo = HistoRow {
+            row: &row,
+            bare_msgs_per_s: case.messages as f64 / bare,
+        };
+        session.print(&histo, |head| row::print_line(&row, case.api, head))?;
     }
     job.shutdown()?;
     Ok(())
+}
+
+/// Seconds that the same updates take without any message, on the slowest rank: the median.
+fn bare(session: &Session<'_, Job<'_>>, table: &Table, indices: &[u64]) -> Result<f64, Error> {
+    let ranks = u64::from(session.job.size());
+    let reps = session.repeat(|meter| {
+        session.measure(meter, || {
+            let mut owners = 0;
+            for &index in indices {
+                owners ^= index % ranks;
+                table.update(&[index / ranks]);
+            }
+            black_box(owners);
+            Ok::<(), Error>(())
+        })
+    })?;
+    let mut seconds: Vec<f64> = reps.timed.iter().map(|rep| rep.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    Ok(seconds[seconds.len() / 2])
 }
 
 /// All rounds of updates at these indices, which count through all ranks' tables entry by entry.

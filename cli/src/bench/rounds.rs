@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use serde::Serialize;
-use trihop::{End, Job, Options, Rank};
+use trihop::{DetailedStats, End, Job, Options, Rank, Reduce};
 
 use super::row::{self, Case, Row};
 use super::session::Session;
@@ -41,6 +41,21 @@ struct RoundRow<'a> {
     rounds: u64,
     /// Mean of a repetition, median of these.
     us_per_round: f64,
+    /// Switches of context of all ranks per round, of the repetition that counts them.
+    switches_per_round: f64,
+    /// Times per round that a rank of a node woke another one that slept, of all ranks together.
+    wakes_per_round: f64,
+    /// As many that one rank woke another one, of the two of which that was most often.
+    most_wakes_of_a_pair: f64,
+}
+
+impl RoundRow<'_> {
+    /// Wake-ups of one rank by the stream's messages; all, and most by one other.
+    fn wakes(details: &DetailedStats) -> (u64, u64) {
+        let queues = details.stages.iter().flat_map(|stage| &stage.queues);
+        let wakes = queues.map(|queue| queue.wakes);
+        wakes.fold((0, 0), |(sum, most), one| (sum + one, most.max(one)))
+    }
 }
 
 /// Runs the benchmark on this rank.
@@ -94,7 +109,12 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
             Ok::<(), Error>(())
         })
     })?;
-    let stats = stream.stats();
+    let details = stream.detailed_stats().unwrap_or_default();
+    let (wakes, most) = RoundRow::wakes(&details);
+    let (mut wakes, mut most) = ([wakes], [most]);
+    job.allreduce(&mut wakes, Reduce::Sum)?;
+    job.allreduce(&mut most, Reduce::Max)?;
+    let all_rounds = (rounds * session.rounds()) as f64;
     let others = ranks - job.topology().local_size();
     let case = Case {
         bench: "round",
@@ -103,13 +123,16 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
         count: rounds * u64::from(ranks),
         messages: rounds * u64::from(ranks) * u64::from(ranks),
         crossing: u64::from(others) * rounds * session.rounds(),
-        wire_bytes: stats.map_or(0, |stats| stats.wire_bytes),
+        wire_bytes: details.totals.wire_bytes,
     };
     let row = row::combine(session.args, job, &case, &reps)?;
     let with_time = RoundRow {
         end: end.to_string(),
         rounds,
         us_per_round: row.seconds * 1e6 / rounds as f64,
+        switches_per_round: row.ctx_switches as f64 / rounds as f64,
+        wakes_per_round: wakes[0] as f64 / all_rounds,
+        most_wakes_of_a_pair: most[0] as f64 / all_rounds,
         row: &row,
     };
     session.print(&with_time, |head| print_line(&with_time, head))?;
@@ -135,19 +158,31 @@ fn print_line(with_time: &RoundRow<'_>, head: bool) -> Result<(), Error> {
     if head {
         row::print_head(row)?;
         output::line(format_args!(
-            "# {:>8} {:>8} {:>10} {:>14} {:>12} {:>10} {:>10}",
-            "Size", "End", "Rounds", "Round (us)", "Rate (M/s)", "CPU (us)", "Wire (B)"
+            "# {:>8} {:>8} {:>10} {:>14} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            "Size",
+            "End",
+            "Rounds",
+            "Round (us)",
+            "Rate (M/s)",
+            "CPU (us)",
+            "Wire (B)",
+            "Switches",
+            "Wakes",
+            "Of a pair"
         ))?;
     }
     output::line(format_args!(
-        "{:>10} {:>8} {:>10} {:>14.1} {:>12.3} {:>10.4} {:>10.1}",
+        "{:>10} {:>8} {:>10} {:>14.1} {:>12.3} {:>10.4} {:>10.1} {:>10.2} {:>10.2} {:>10.3}",
         row.size,
         with_time.end,
         with_time.rounds,
         with_time.us_per_round,
         row.msgs_per_s / 1e6,
         row.cpu_us_per_msg,
-        row.wire_bytes_per_msg
+        row.wire_bytes_per_msg,
+        with_time.switches_per_round,
+        with_time.wakes_per_round,
+        with_time.most_wakes_of_a_pair
     ))?;
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::schedule::{Replay, mixed, seeds, shape, sim, tiny};
-use super::world::at_random;
+use super::world::{World, at_random};
+use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
@@ -200,6 +201,32 @@ fn a_round_has_all_that_was_sent_in_it_and_nothing_of_the_next() {
         let turn = seed as usize % (routes.len() + 2);
         let route = routes.get(turn).copied().unwrap_or_default();
         play(seed, &alone(seed), route, None);
+    }
+}
+
+/// The runs of a round leave together with its mark, so whoever sleeps is woken once for them.
+#[test]
+fn a_round_shows_each_lane_of_a_node_once() {
+    let mut world = World::new(&[3], &StreamOptions::default(), 1, sim(1), false, true);
+    for number in 0..ROUNDS {
+        for (source, target) in (0..3).flat_map(|source| (0..3).map(move |t| (source, t))) {
+            assert!(world.send(source, target, number, 8));
+        }
+        let mut endings: [Round; 3] = Default::default();
+        let mut poll = |rank: u32, member: &mut Member| {
+            let (state, out, _) = member.stream_mut();
+            endings[rank as usize].poll(state, out)
+        };
+        for rank in 0..3 {
+            poll(rank, &mut world.job.members[rank as usize]);
+        }
+        world.until("the end of a round", poll);
+        (0..3).for_each(|rank| world.core(rank).rounds.end());
+    }
+    for rank in 0..3 {
+        let lanes = world.out(rank).queues.lanes.iter();
+        let shown: Vec<u64> = lanes.map(|lane| lane.counters.sends()).collect();
+        assert_eq!(shown, [u64::from(ROUNDS); 3], "rank {rank}");
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct QueueCounters {
     flushed: u64,
     waits: u64,
     longest_wait_ns: u64,
+    wakes: u64,
     /// Since when a frame waits, 0 while none does.
     waiting_since_ns: u64,
 }
@@ -61,6 +62,12 @@ impl QueueCounters {
         self.sends += 1;
         self.aged += u64::from(why == SendReason::Age);
         self.flushed += u64::from(why == SendReason::Flush);
+    }
+
+    /// A lane was shown, and its consumer was woken for that or not.
+    #[inline]
+    pub fn woke(&mut self, it_slept: bool) {
+        self.wakes += u64::from(it_slept);
     }
 
     /// Frames added that came over a lane or a link.
@@ -104,6 +111,7 @@ impl QueueCounters {
             waits: self.waits,
             longest_wait_ns: self.longest_wait_ns.max(waiting_ns),
             waiting_ns,
+            wakes: self.wakes,
         }
     }
 }

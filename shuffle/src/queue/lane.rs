@@ -146,7 +146,7 @@ impl LaneQueue {
             && producer.pending_bytes() > 0
         {
             self.counters.sent(why);
-            producer.publish();
+            self.counters.woke(producer.publish());
         }
     }
 

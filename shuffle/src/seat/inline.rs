@@ -89,6 +89,8 @@ struct Place<'h> {
     doorbell: Doorbell,
     /// How long a wait spins.
     spin: Duration,
+    /// How waits pass the time, by what has helped those before.
+    backoff: RefCell<Backoff>,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
     /// What pushes use while nobody borrows the state.
@@ -116,6 +118,7 @@ impl<'h> Inline<'h> {
             park: RefCell::new(park),
             doorbell,
             spin,
+            backoff: RefCell::new(Backoff::new(spin)),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),
@@ -239,7 +242,8 @@ impl<'h> Inline<'h> {
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
         patience: &mut Patience,
     ) -> Result<T> {
-        let mut backoff = Backoff::new(self.0.spin);
+        let wait_is_over = || self.0.backoff.borrow_mut().reset();
+        wait_is_over(); // that of another call
         loop {
             let mut state = self.state(what)?;
             if let Some(value) = done(&mut state)? {
@@ -258,16 +262,17 @@ impl<'h> Inline<'h> {
             if state.parked.has_due() {
                 drop(state);
                 self.call_due();
-                backoff.reset();
+                wait_is_over();
                 continue;
             }
             if worked {
-                backoff.reset();
+                wait_is_over();
                 continue;
             }
             state.note_wait(patience, what);
             drop(state);
-            match backoff.next() {
+            let step = self.0.backoff.borrow_mut().next();
+            match step {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => std::thread::yield_now(),
                 Step::Park => self.sleep(what, false)?,

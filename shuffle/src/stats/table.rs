@@ -95,6 +95,8 @@ macro_rules! counters_table {
                 max longest_wait_ns "nanoseconds" ", longest {} ns";
                 /// How long one of `waits` has lasted that is not over; 0 where none is.
                 max waiting_ns "nanoseconds" "?, one for {} ns by now";
+                /// Times that the consumer of a lane slept and was woken for what was shown to it.
+                sum wakes "times" "?; woke the consumer {} times";
             }
         }
     };

@@ -9,6 +9,12 @@ use crate::sync::available_parallelism;
 /// cost.
 const SPIN: Duration = Duration::from_micros(3);
 
+/// Spins in a row that may bring nothing before spinning is left out.
+const PATIENCE: u32 = 8;
+
+/// One wait in so many spins all the same where spinning is left out, to see whether it helps again.
+const RETRY: u32 = 64;
+
 /// Yields before sleeping. In a model one is enough: the more there are, the fewer schedules have
 /// something happen after the last look before a sleep.
 const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
@@ -39,12 +45,19 @@ pub enum Step {
     Park,
 }
 
-/// One wait, from the first fruitless look around to the sleep.
-#[derive(Debug)]
+/// The waits of one thread, each from the first fruitless look around to the sleep. Where what is
+/// waited for comes again and again only once the core was given to others, there are fewer cores
+/// than threads that want them, whatever the machine has: spinning is then left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backoff {
     spin: Duration,
+    /// When the spin of this wait began.
     began: Option<Instant>,
     yields: u32,
+    /// Spins in a row that have brought nothing.
+    fruitless: u32,
+    /// Waits in a row that have left it out.
+    left_out: u32,
 }
 
 impl Backoff {
@@ -54,13 +67,15 @@ impl Backoff {
             spin,
             began: None,
             yields: 0,
+            fruitless: 0,
+            left_out: 0,
         }
     }
 
     /// What to do now; the caller does it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Step {
-        if self.yields == 0 && !self.spin.is_zero() {
+        if self.yields == 0 && self.may_spin() {
             let began = *self.began.get_or_insert_with(Instant::now);
             if began.elapsed() < self.spin {
                 return Step::Spin;
@@ -74,9 +89,24 @@ impl Backoff {
     }
 
     /// There was something to do: the next wait begins anew.
+    #[inline]
     pub fn reset(&mut self) {
-        self.began = None;
+        if self.yields == 0 {
+            // Not waited at all, or no longer than a spin.
+            if self.began.take().is_some() {
+                (self.fruitless, self.left_out) = (0, 0);
+            }
+            return;
+        }
+        match self.began.take() {
+            Some(_) => (self.fruitless, self.left_out) = (self.fruitless + 1, 0),
+            None => self.left_out += 1,
+        }
         self.yields = 0;
+    }
+
+    fn may_spin(&self) -> bool {
+        !self.spin.is_zero() && (self.fruitless < PATIENCE || self.left_out >= RETRY)
     }
 }
 
@@ -96,6 +126,36 @@ mod tests {
         assert_eq!(backoff.next(), Step::Park);
         backoff.reset();
         assert_eq!(backoff.next(), Step::Spin);
+    }
+
+    /// One wait that ends after so many steps of its own kind; whether it has spun.
+    fn wait(backoff: &mut Backoff, until: Step) -> bool {
+        let spun = backoff.next() == Step::Spin;
+        let mut step = if spun { Step::Spin } else { Step::Yield };
+        while step != until && step != Step::Park {
+            step = backoff.next();
+        }
+        backoff.reset();
+        spun
+    }
+
+    #[test]
+    fn spins_that_bring_nothing_are_left_out_and_tried_again_now_and_then() {
+        let mut backoff = Backoff::new(Duration::from_micros(5));
+        let spins = |backoff: &mut Backoff, waits: u32| {
+            let waits = (0..waits).filter(|_| wait(backoff, Step::Yield));
+            waits.count() as u32
+        };
+        assert_eq!(spins(&mut backoff, PATIENCE), PATIENCE);
+        assert_eq!(spins(&mut backoff, RETRY), 0);
+        assert_eq!(spins(&mut backoff, 1), 1, "it may help again");
+        assert_eq!(spins(&mut backoff, RETRY), 0, "it did not");
+        // Long enough for any machine to find the wait within the spin.
+        backoff.spin = Duration::from_secs(60);
+        assert!(wait(&mut backoff, Step::Spin));
+        assert!(wait(&mut backoff, Step::Spin), "it did");
+        backoff.reset();
+        assert!(wait(&mut backoff, Step::Spin), "no wait says nothing");
     }
 
     #[test]

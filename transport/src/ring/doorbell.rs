@@ -34,16 +34,17 @@ pub trait Sleeper {
     fn signal(&self);
 }
 
-/// Wakes `sleeper` if it sleeps, once per sleep. A `SeqCst` fence lies between what the sleeper
-/// shall see and this call.
+/// Wakes `sleeper` if it sleeps, once per sleep; whether it did. A `SeqCst` fence lies between what
+/// the sleeper shall see and this call.
 #[inline]
-pub fn ring<S: Sleeper>(sleeper: &S) {
+pub fn ring<S: Sleeper>(sleeper: &S) -> bool {
     // The load keeps the line shared while nobody sleeps.
-    if sleeper.word().load(Ordering::Relaxed) == SLEEPING
-        && sleeper.word().swap(AWAKE, Ordering::Relaxed) == SLEEPING
-    {
+    let slept = sleeper.word().load(Ordering::Relaxed) == SLEEPING
+        && sleeper.word().swap(AWAKE, Ordering::Relaxed) == SLEEPING;
+    if slept {
         sleeper.signal();
     }
+    slept
 }
 
 /// As [`ring`], after whatever the caller has written for the sleeper to see.

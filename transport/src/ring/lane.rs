@@ -98,11 +98,11 @@ impl Producer {
         self.writer.pending_bytes()
     }
 
-    /// Shows all pending frames to the consumer, and wakes it if it sleeps. Nothing where nothing
-    /// is pending.
+    /// Shows all pending frames to the consumer, and wakes it if it sleeps: whether it did. Nothing
+    /// where nothing is pending.
     #[inline]
-    pub fn publish(&mut self) {
-        self.writer.publish(&*self.bell);
+    pub fn publish(&mut self) -> bool {
+        self.writer.publish(&*self.bell)
     }
 
     /// Position after the last committed frame, in bytes since the lane began, pads included.

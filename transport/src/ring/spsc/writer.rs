@@ -159,11 +159,11 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
     }
 
     /// Shows all committed frames to the consumer: marks the lane as active and rings `sleeper` if
-    /// it sleeps.
+    /// it sleeps; whether it did.
     #[inline]
-    pub fn publish(&mut self, sleeper: &impl Sleeper<Word = S::Word>) {
+    pub fn publish(&mut self, sleeper: &impl Sleeper<Word = S::Word>) -> bool {
         if self.pending_bytes == 0 {
-            return;
+            return false;
         }
         // Pairs with the load in `Reader::refresh_tail`.
         self.storage.tail().store(self.committed, O::TAIL_STORE);
@@ -172,7 +172,7 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         fence(O::PUBLISH_FENCE);
         let (active, bit) = self.storage.active_bit();
         bitmap::mark::<_, O>(active, bit);
-        doorbell::ring(sleeper);
+        doorbell::ring(sleeper)
     }
 
     /// Position after the last committed frame.
