@@ -3,8 +3,7 @@
 //! Generated at build time from the headers that pkg-config finds. Most of libfabric's calls are
 //! inline C functions over tables of function pointers; they are bound through compiled wrappers of
 //! the same names. The library itself is opened by [`load`], or with the first call: without it,
-//! calls fail. With the feature `link` it is linked. No other logic lives here, but for what spares
-//! a start the reading of a table of the kernel ([`without_kernel_symbols`]).
+//! calls fail. With the feature `link` it is linked. No other logic lives here.
 //!
 //! Attribute structures grow between versions: never build one by value, take it from
 //! [`fi_allocinfo`].
@@ -33,12 +32,6 @@ include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 #[cfg(feature = "link")]
 pub fn load() -> Result<(), &'static str> {
     Ok(())
-}
-
-/// The library is linked, and reads what it wants.
-#[cfg(feature = "link")]
-pub fn without_kernel_symbols<R>(call: impl FnOnce() -> R) -> R {
-    call()
 }
 
 /// Version number as libfabric's `FI_VERSION(major, minor)` packs it.

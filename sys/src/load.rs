@@ -1,9 +1,6 @@
 //! The library itself: opened when one of its calls is first needed, since the constructors of
 //! some builds take a fifth of a second.
 
-#[cfg(target_pointer_width = "64")]
-mod kernel_symbols;
-
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::sync::OnceLock;
@@ -90,17 +87,6 @@ pub fn load() -> Result<(), &'static str> {
     match calls() {
         Ok(_) => Ok(()),
         Err(why) => Err(why),
-    }
-}
-
-/// Makes a call during which the library finds no `/proc/kallsyms`: in the first call that asks it
-/// for providers it else reads that table twice, for RDMA devices that reach memory of GPUs. For
-/// machines without any such device, where it is of no use.
-pub fn without_kernel_symbols<R>(call: impl FnOnce() -> R) -> R {
-    match calls() {
-        #[cfg(target_pointer_width = "64")]
-        Ok(calls) => kernel_symbols::hidden_from(calls.fi_getinfo as *const c_void, call),
-        _ => call(),
     }
 }
 

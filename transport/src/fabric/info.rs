@@ -13,7 +13,7 @@ use super::error;
 use super::quirks::{self, Quirk};
 use super::settings;
 use crate::error::{Error, Result};
-use crate::nics::{Reported, Sysfs};
+use crate::nics::Reported;
 use crate::protocol::tags::TAG_BITS;
 
 /// What a link needs from a provider.
@@ -374,14 +374,16 @@ fn ask(needs: bool) -> std::result::Result<Vec<Offer>, isize> {
         }
     };
     let mut list = std::ptr::null_mut();
-    let mut ask = || {
-        let (node, service) = (std::ptr::null(), std::ptr::null());
-        // SAFETY: `hints` is valid for the call; node and service may be null.
-        unsafe { sys::fi_getinfo(API_VERSION, node, service, 0, hints, &mut list) }
-    };
-    let code = match Sysfs::default().has_rdma() {
-        true => ask(),
-        false => sys::without_kernel_symbols(ask),
+    // SAFETY: `hints` is valid for the call; node and service may be null.
+    let code = unsafe {
+        sys::fi_getinfo(
+            API_VERSION,
+            std::ptr::null(),
+            std::ptr::null(),
+            0,
+            hints,
+            &mut list,
+        )
     };
     // SAFETY: allocated above and not used afterwards.
     unsafe { sys::fi_freeinfo(hints) };

@@ -186,19 +186,6 @@ fn eight_gpus_and_four_adapters_on_two_sockets() {
 }
 
 #[test]
-fn a_machine_has_rdma_if_it_has_a_device_for_it_or_the_module() {
-    let machine = Machine::new();
-    assert!(!machine.sysfs().has_rdma());
-    machine.slingshot(0, "0000:d5:00.0", 0);
-    assert!(!machine.sysfs().has_rdma());
-    machine.write("class/infiniband_verbs/abi_version", "6\n");
-    assert!(machine.sysfs().has_rdma());
-    let machine = Machine::new();
-    machine.infiniband(0, "0000:5e:00.0", 0, "4: ACTIVE\n");
-    assert!(machine.sysfs().has_rdma());
-}
-
-#[test]
 fn one_adapter_is_everybodys() {
     let machine = Machine::with_nodes(2, 4);
     machine.infiniband(0, "0000:81:00.0", 1, "4: ACTIVE\n");

@@ -63,15 +63,6 @@ impl Sysfs {
         }
     }
 
-    /// Whether there is a device that libibverbs may find, or the module through which it would.
-    pub fn has_rdma(&self) -> bool {
-        let classes =
-            ["infiniband", "infiniband_verbs"].map(|class| self.root.join("class").join(class));
-        classes
-            .iter()
-            .any(|folder| entries(folder).next().is_some())
-    }
-
     /// The machine's NUMA nodes; none where the kernel lists none.
     pub fn numa(&self) -> Numa {
         let folder = self.root.join("devices/system/node");
