@@ -20,6 +20,7 @@ extern MPI_Comm communicator;
 #include <trihop.h>
 
 extern trihop_job_t *job;
+extern trihop_miniranks_t *miniranks;
 extern trihop_stream_t *stream;
 extern trihop_conveyor_t *conveyor;
 extern trihop_replies_t *replies;
@@ -33,7 +34,7 @@ extern trihop_status_t status;
 extern trihop_step_options_t options;
 extern int is_over, step, steps;
 extern size_t objects_here, asked, length;
-extern uint32_t rank, size, node, source, kind;
+extern uint32_t rank, size, node, source, kind, i;
 extern uint32_t target[], index[];
 extern uint64_t item[], value[];
 extern uint64_t held, mine, place;

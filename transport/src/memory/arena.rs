@@ -221,7 +221,11 @@ mod tests {
         assert_eq!(again, one);
         assert!(arena.give(two, 16).is_none());
         let long = take(&mut arena, 56);
-        assert_eq!(arena.0.len(), 2, "a range that grew together is long enough");
+        assert_eq!(
+            arena.0.len(),
+            2,
+            "a range that grew together is long enough"
+        );
         assert!(arena.give(again, 8).is_none());
         assert!(arena.give(long, 56).is_some());
         assert!(arena.give(four, 8).is_some());
