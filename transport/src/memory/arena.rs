@@ -252,7 +252,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let number = (state >> 33) as usize;
-            if held.len() < 12 && number % 3 > 0 {
+            if held.len() < 12 && !number.is_multiple_of(3) {
                 let bytes = 1 + number % 40;
                 let first = take(&mut arena, bytes);
                 let (begin, end) = (first.addr().get(), first.addr().get() + bytes);
