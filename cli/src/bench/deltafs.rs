@@ -7,7 +7,6 @@ use std::panic::resume_unwind;
 use std::{ptr, thread};
 
 use trihop::capi::deltafs::{mercury, nexus, progressor, shuffle};
-use trihop::transport::sync::{AtomicBool, Ordering};
 use trihop::{Rank, threaded};
 
 use super::Error;
@@ -55,14 +54,10 @@ impl Nexus {
     /// A barrier that keeps this thread busy until all have come, as those of MPI do that clients
     /// call.
     fn spinning_barrier(&self) -> Result<(), Error> {
-        let (job, over) = (self.job(), AtomicBool::new(false));
+        let job = self.job();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                let outcome = job.barrier();
-                over.store(true, Ordering::Relaxed); // its outcome comes by the join
-                outcome
-            });
-            while !over.load(Ordering::Relaxed) {
+            let waits = scope.spawn(|| job.barrier());
+            while !waits.is_finished() {
                 spin_loop();
             }
             let outcome = waits.join().unwrap_or_else(|panic| resume_unwind(panic));
