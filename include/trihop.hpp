@@ -295,8 +295,12 @@ public:
 
     /* As the destructor, with the failure thrown. */
     void finish() {
-        if (miniranks_ != nullptr)
-            check(trihop_minirank_finalize(std::exchange(miniranks_, nullptr)));
+        if (miniranks_ == nullptr)
+            return;
+        const trihop_status_t status = trihop_minirank_finalize(miniranks_);
+        if (status != TRIHOP_ERR_MISUSE) // else they are still there
+            miniranks_ = nullptr;
+        check(status);
     }
 
     trihop_miniranks_t *get() const noexcept { return miniranks_; }
@@ -340,8 +344,12 @@ public:
 
     /* As the destructor, with the failure thrown. */
     void finish() {
-        if (job_ != nullptr)
-            check(trihop_finalize(std::exchange(job_, nullptr)));
+        if (job_ == nullptr)
+            return;
+        const trihop_status_t status = trihop_finalize(job_);
+        if (status != TRIHOP_ERR_MISUSE && status != TRIHOP_ERR_NESTED) // else it is still there
+            job_ = nullptr;
+        check(status);
     }
 
     trihop_job_t *get() const noexcept { return job_; }

@@ -65,6 +65,16 @@ fn a_thread_may_end_its_process_while_the_others_run() {
     }
 }
 
+#[test]
+fn mini_ranks_hear_of_one_that_is_not_started() {
+    let Some(program) = client() else {
+        return;
+    };
+    let shape = ["-n", "1", "--minis-per-rank", "3"];
+    let soon = [("TRIHOP_BOOTSTRAP_TIMEOUT_MS", "500")];
+    launch_with(&shape, &program, &["0", "lacks"], &soon).succeeded();
+}
+
 /// Cores that this process may use.
 fn allowed() -> Vec<usize> {
     let mask = sched_getaffinity(None).unwrap();

@@ -73,12 +73,15 @@ impl MiniRank {
     ///
     /// [`Job::start`]: crate::over::Job::start
     pub fn start<'h>(self) -> Result<Job<'h>> {
-        if let Some(core) = self.core {
-            keep_to(core)?;
+        let before = self.core.map(keep_to).transpose()?;
+        let joined = Inline::new(self.started).and_then(|seat| {
+            join(&seat)?;
+            over::Job::over(seat)
+        });
+        if joined.is_err() {
+            before.into_iter().for_each(Before::restore);
         }
-        let seat = Inline::new(self.started)?;
-        join(&seat)?;
-        over::Job::over(seat)
+        joined
     }
 }
 

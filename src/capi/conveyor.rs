@@ -363,6 +363,8 @@ pub unsafe extern "C" fn trihop_conveyor_free(conveyor: *mut trihop_conveyor_t) 
             drop(unsafe { Box::from_raw(conveyor) });
             Ok(())
         };
-        let _ = guard(free);
+        if guard(free) != trihop_status_t::TRIHOP_OK {
+            tracing::warn!("a conveyor is not freed: it is another thread's");
+        }
     }
 }

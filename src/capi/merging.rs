@@ -192,6 +192,8 @@ pub unsafe extern "C" fn trihop_merging_free(merging: *mut trihop_merging_t) {
             drop(unsafe { Box::from_raw(merging) });
             Ok(())
         };
-        let _ = guard(free);
+        if guard(free) != trihop_status_t::TRIHOP_OK {
+            tracing::warn!("a merging table is not freed: it is another thread's");
+        }
     }
 }

@@ -113,8 +113,13 @@ pub unsafe extern "C" fn trihop_minirank_count(miniranks: *const trihop_minirank
 
 /// Joins the job as mini-rank `index` of this process, from 0, and waits for all ranks of the job.
 /// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with such
-/// a job of a process can be done with it, by this thread alone. A thread that ends without
-/// `trihop_finalize` has failed, and the job with it, with an error that names its rank.
+/// a job of a process can be done with it, by this thread alone: its streams, arrays and channels
+/// are closed by it too, before it ends. A thread that ends without `trihop_finalize` has failed,
+/// and the job with it, with an error that names its rank; the main thread ends with `exit`, and
+/// with the return from `main`, before functions of `atexit` and destructors of statics are called.
+///
+/// Once one mini-rank of a process is started, the others have `bootstrap_timeout_ms` for it; then
+/// all fail.
 ///
 /// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on an index that is not below `trihop_minirank_count`,
 /// with `TRIHOP_ERR_MISUSE` where the mini-rank was started before, and as `trihop_init`: then the
@@ -137,10 +142,12 @@ pub unsafe extern "C" fn trihop_minirank_start(
             let why = format!("mini-rank {index} of a process with {count} of them");
             return Err(Failure::argument(why));
         }
-        let started: Job<'static> = miniranks.host.minirank(index)?.start()?;
         let options = miniranks.options.clone();
+        // From here on they are not looked at: the last rank that has started may end them.
+        let started: Job<'static> = miniranks.host.minirank(index)?.start()?;
         let job = trihop_job_t::give_one_of_several(Either::Inline(started), options);
-        RUNNING.with(|running| running.0.borrow_mut().push(job));
+        // Where the thread ends already, nobody watches over it.
+        let _ = RUNNING.try_with(|running| running.0.borrow_mut().push(job));
         *place = job;
         Ok(())
     })
@@ -194,7 +201,9 @@ pub unsafe extern "C" fn trihop_minirank_finalize(
     guard(|| {
         // SAFETY: the header asks for null or mini-ranks that were not finalized.
         unsafe { argument::reference(miniranks, "miniranks")? };
-        if RUNNING.with(|running| !running.0.borrow().is_empty()) {
+        // At the end of the thread, what it has not ended has failed.
+        let is_running = RUNNING.try_with(|running| !running.0.borrow().is_empty());
+        if is_running.unwrap_or(false) {
             let why = "this thread has the job of a mini-rank, which would be waited for: end it by trihop_finalize first";
             return Err(Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why));
         }

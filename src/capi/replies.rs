@@ -6,7 +6,7 @@ use super::argument;
 use super::callback::Context;
 use super::job::trihop_job_t;
 use super::seat::{Either, Home, Homed};
-use super::status::{Failure, guard, trihop_status_t};
+use super::status::{Failure, guard, guard_or, trihop_status_t};
 use crate::{Error, Rank, UntypedReplies};
 
 /// Requests of one size to any rank, each answered there by a function, whose replies, of one size
@@ -162,8 +162,16 @@ pub unsafe extern "C" fn trihop_replies_pull(
 /// Threads: as `trihop_replies_t` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_replies_outstanding(replies: *const trihop_replies_t) -> usize {
-    // SAFETY: the header asks for null or replies that were not closed.
-    unsafe { replies.as_ref() }.map_or(0, |open| open.replies.outstanding())
+    if replies.is_null() {
+        return 0;
+    }
+    guard_or(|| {
+        // SAFETY: not null, so the header asks for replies that were not closed.
+        Ok(unsafe { argument::handle(replies, "replies")? }
+            .replies
+            .outstanding())
+    })
+    .unwrap_or(0)
 }
 
 /// As `trihop_stream_fence`: afterwards all replies are here, to be pulled. Fails with

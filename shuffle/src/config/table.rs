@@ -26,8 +26,9 @@ macro_rules! options_table {
                 /// takes a buffer as long as those of other nodes.
                 local origin_maxrpc: u32 as u64 = (16) in (1 to 65_535) "batches";
                 /// Bytes after which an origin lane is shown to its consumer.
-                /// A batch of an origin link (`fabric-only`) is sealed at them, and all ranks need
-                /// the same there. 1 means at every run.
+                /// A batch of an origin link (`fabric-only`) is sealed at them, as
+                /// `remote_buftarget_bytes` says, and all ranks need the same there. 1 means at
+                /// every run.
                 local origin_buftarget_bytes: usize as u64 = (4_096) in (1 to 1 MiB) "bytes";
                 /// As `origin_maxrpc`, for relay queues.
                 local relay_maxrpc: u32 as u64 = (16) in (1 to 65_535) "batches";
@@ -35,7 +36,9 @@ macro_rules! options_table {
                 local relay_buftarget_bytes: usize as u64 = (4_096) in (1 to 1 MiB) "bytes";
                 /// Batches per link to another node that may be in flight, unacknowledged.
                 agreed remote_maxrpc: u32 as u64 = (4) in (1 to 1_024) "batches";
-                /// Bytes at which a batch between nodes is sealed.
+                /// Bytes at which a batch between nodes is sealed, once it may leave.
+                /// While as many as `remote_maxrpc` are in flight, the next one takes more, up to
+                /// the longest batch of any stage.
                 /// Fewer where links are so many that an eighth of `memory_bytes` does not hold two
                 /// such batches for each: with the defaults above 32 links.
                 agreed remote_buftarget_bytes: usize as u64 = (64 KiB) in (1 to 16 MiB) "bytes";
@@ -115,8 +118,9 @@ macro_rules! options_table {
                 local counters_page: bool as u64 = (yes) in (of "0, 1") "";
                 /// Whether each mini-rank, and the communication thread of its process, keeps to a
                 /// core of its own.
-                /// They are cores that the process may use, in order: the first is mini-rank 0's,
-                /// and the one behind those of the mini-ranks is the communication thread's.
+                /// They are cores that the thread which starts the mini-ranks may use, in order: the
+                /// first is mini-rank 0's, and the one behind those of the mini-ranks is the
+                /// communication thread's. Threads that one of them starts later stay on its core.
                 /// `own`: no other process uses them, since the launcher has bound each process.
                 /// `shared`: the processes of a machine may use the same ones, and each takes its
                 /// part, by its place on the machine. Refused where they are too few.

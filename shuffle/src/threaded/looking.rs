@@ -93,9 +93,13 @@ impl Looking {
     pub fn next_nap(&mut self) -> Duration {
         let nap = self.nap;
         self.nap = (2 * nap).min(NAP);
-        // What comes in the sleep is looked at as often.
-        self.fresh = 0;
+        self.slept();
         nap
+    }
+
+    /// What comes in a sleep is looked at as often.
+    pub fn slept(&mut self) {
+        self.fresh = 0;
     }
 
     /// There was something to do: the next wait begins anew.

@@ -93,9 +93,13 @@ impl<'a> Turn<'a> {
 
     /// Lets others have the turn, and the core.
     fn yield_now(&mut self) {
-        let began = Instant::now();
-        self.unlocked(std::thread::yield_now);
-        self.yields.note(began, Instant::now());
+        // Without the time that it takes to have the turn again.
+        let (began, ended) = self.unlocked(|| {
+            let began = Instant::now();
+            std::thread::yield_now();
+            (began, Instant::now())
+        });
+        self.yields.note(began, ended);
     }
 
     /// See [`MonitorGuard::sit_out`].
@@ -459,6 +463,7 @@ impl SharedEngine {
                         self.wake_from(&mut turn, Sleep::Nap);
                     }
                     turn.sit_out(LOOK_AROUND);
+                    looking.slept();
                 }
             }
         };

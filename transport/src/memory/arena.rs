@@ -36,11 +36,11 @@ impl Range {
     /// so many bytes, where there is no room; `None` where it has none.
     pub fn new(bytes: usize, allocate: impl FnOnce(usize) -> Option<Pages>) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(page_bytes())?;
-        let (first, page_bytes) = with_arena(|arena| arena.take(bytes, allocate))?;
+        let taken = with_arena(|arena| arena.take(bytes, allocate))?;
         Some(Self {
-            first,
+            first: taken.zeroed(),
             bytes,
-            page_bytes,
+            page_bytes: taken.page_bytes,
         })
     }
 
@@ -64,6 +64,23 @@ impl Drop for Range {
     fn drop(&mut self) {
         // What that returns is dropped behind the lock.
         let _unused = with_arena(|arena| arena.give(self.first, self.bytes));
+    }
+}
+
+/// A range that nobody else has.
+struct Taken {
+    first: NonNull<u8>,
+    /// Bytes from its first on that may have been in use before.
+    used_before: usize,
+    page_bytes: usize,
+}
+
+impl Taken {
+    /// Its first byte. A long range takes a while: nobody waits for that.
+    fn zeroed(&self) -> NonNull<u8> {
+        // SAFETY: so many bytes of it were in use before, and nobody uses them now.
+        unsafe { self.first.write_bytes(0, self.used_before) };
+        self.first
     }
 }
 
@@ -95,12 +112,8 @@ impl<C: Chunk> Arena<C> {
         Self(BTreeMap::new())
     }
 
-    /// So many zeroed bytes, of a new chunk where no other has them, and the size of its pages.
-    fn take(
-        &mut self,
-        bytes: usize,
-        allocate: impl FnOnce(usize) -> Option<C>,
-    ) -> Option<(NonNull<u8>, usize)> {
+    /// So many bytes, of a new chunk where no other has them.
+    fn take(&mut self, bytes: usize, allocate: impl FnOnce(usize) -> Option<C>) -> Option<Taken> {
         if let Some(taken) = self.0.values_mut().find_map(|cut| cut.take(bytes)) {
             return Some(taken);
         }
@@ -129,8 +142,8 @@ impl<C: Chunk> Arena<C> {
 }
 
 impl<C: Chunk> Cut<C> {
-    /// The first free range that is long enough, zeroed.
-    fn take(&mut self, bytes: usize) -> Option<(NonNull<u8>, usize)> {
+    /// The first free range that is long enough.
+    fn take(&mut self, bytes: usize) -> Option<Taken> {
         let (&at, &free) = self.free.iter().find(|&(_, &free)| free >= bytes)?;
         self.free.remove(&at);
         if free > bytes {
@@ -139,10 +152,12 @@ impl<C: Chunk> Cut<C> {
         // SAFETY: a free range lies in the chunk.
         let first = unsafe { self.chunk.first().add(at) };
         let used_before = self.fresh.saturating_sub(at).min(bytes);
-        // SAFETY: as that, and nobody uses it.
-        unsafe { first.write_bytes(0, used_before) };
         self.fresh = self.fresh.max(at + bytes);
-        Some((first, self.chunk.page_bytes()))
+        Some(Taken {
+            first,
+            used_before,
+            page_bytes: self.chunk.page_bytes(),
+        })
     }
 
     fn give(&mut self, mut at: usize, mut bytes: usize) {
@@ -196,7 +211,8 @@ mod tests {
     }
 
     fn take(arena: &mut Arena<Heap>, bytes: usize) -> NonNull<u8> {
-        let (first, _) = arena.take(bytes, Heap::allocate).expect("memory");
+        let taken = arena.take(bytes, Heap::allocate).expect("memory");
+        let first = taken.zeroed();
         // SAFETY: the arena gave so many bytes, which nobody else uses.
         let range = unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), bytes) };
         assert!(range.iter().all(|byte| *byte == 0), "not zeroed");
@@ -240,7 +256,7 @@ mod tests {
         assert_eq!(arena.0.len(), 1);
         assert!(arena.give(long, 3 * CHUNK - 16).is_none());
         assert!(arena.give(rest, 16).is_some());
-        assert_eq!(arena.take(8, |_| None), None);
+        assert!(arena.take(8, |_| None).is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::memory::arena;
@@ -16,10 +17,11 @@ use crate::sync::Once;
 
 /// Smallest private request that is worth a reserved hugepage.
 ///
-/// Smaller ones get one where its size is at most [`SHARED_PAGE_BYTES`], and share it.
+/// Smaller ones share those that are free, and do without where none is.
 pub const HUGE_WORTH_BYTES: usize = 1 << 20;
 
-/// Largest reserved hugepage that is taken for a small request.
+/// Largest reserved hugepage that is taken for any request; a longer one only where an eighth of it
+/// is filled.
 pub const SHARED_PAGE_BYTES: usize = 32 << 20;
 
 /// Smallest request that can hold a transparent hugepage (2 MiB on x86-64 and on 4 KiB aarch64).
@@ -83,9 +85,9 @@ impl Plan {
                 "/proc/meminfo says Hugepagesize {page_bytes} bytes, not a power of two"
             ));
         }
-        if bytes < HUGE_WORTH_BYTES && page_bytes > SHARED_PAGE_BYTES {
+        if page_bytes > SHARED_PAGE_BYTES && bytes < page_bytes / 8 {
             return Self {
-                first: PageKind::Ordinary,
+                first: below,
                 why: None,
             };
         }
@@ -184,7 +186,20 @@ impl Pages {
                 rustix::mm::Advice::LinuxDontFork,
             )
         };
-        advised.is_ok().then_some(pages)
+        advised.ok()?;
+        // Here a limit of the control group is an error; on first touch it would be a fault.
+        // SAFETY: as that; it only makes pages present.
+        let present = unsafe {
+            rustix::mm::madvise(
+                first.as_ptr().cast(),
+                layout.size(),
+                rustix::mm::Advice::LinuxPopulateWrite,
+            )
+        };
+        match present {
+            Ok(()) | Err(Errno::INVAL) => Some(pages), // kernels before 5.14 do not know it
+            Err(_) => None,
+        }
     }
 }
 

@@ -76,7 +76,9 @@ fn small_requests_do_without_hugepages_without_a_word() {
     let long = MEMINFO.replace("2048 kB", "1048576 kB");
     assert_eq!(Plan::decide(&long, "[always]", MIB - 1), ordinary);
     let page_bytes = 1 << 30;
-    assert_eq!(first(&long, "[always]", MIB), PageKind::Huge { page_bytes });
+    assert_eq!(first(&long, "[always]", 64 * MIB), PageKind::Transparent);
+    let huge = PageKind::Huge { page_bytes };
+    assert_eq!(first(&long, "[always]", 128 * MIB), huge);
 }
 
 #[test]
