@@ -109,23 +109,6 @@ fn own_sends_of_all_remote_queues_together_meet_their_limit_and_relayed_ones_do_
 }
 
 #[test]
-fn what_finds_a_link_busy_travels_in_one_batch() {
-    let options = StreamOptions {
-        remote_maxrpc: 1,
-        ..prompt()
-    };
-    let mut world = World::new(&[1, 1], &options, 1, sim_with_eager(1, 4096), false, true);
-    assert!(world.send(0, 1, 0, 900));
-    world.round(0, TICK_NS).unwrap();
-    for number in 1..5 {
-        assert!(world.send(0, 1, number, 900), "{number} waits behind it");
-    }
-    world.fence();
-    assert_eq!(world.stats(0).batches_sent, 2);
-    assert_eq!(world.heard(1, 0), [0, 1, 2, 3, 4]);
-}
-
-#[test]
 fn what_is_discarded_is_counted_and_ends_the_fence() {
     for handler in [true, false] {
         let options = StreamOptions {

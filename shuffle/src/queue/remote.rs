@@ -51,7 +51,7 @@ pub(crate) struct BatchSizes {
 /// What the links of one stage may have on their way, the same at both ends of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LinkLimits {
-    /// A batch is sealed when it holds this much (`buftarget`) and may leave.
+    /// A batch is sealed when it holds this much (`buftarget`).
     pub target_bytes: usize,
     /// Batches that may be in flight on a link (`maxrpc`).
     pub maxrpc: u32,
@@ -201,7 +201,6 @@ impl RemoteQueue {
         *used += bytes as u32;
         let full = *used as usize >= self.target_bytes;
         self.fragments.added(input, flags);
-        let full = full && self.may_leave();
         // What follows a long record in its batch might wait for another one, and the slot with it
         // that this needs.
         let is_last = flags & run_flags::LAST != 0;
@@ -230,18 +229,17 @@ impl RemoteQueue {
         }
     }
 
-    /// Seals the open batch if it is full and may leave, and a partial one that has waited long
-    /// enough: at once while nothing else moves and nothing is on its way, by age while the link
-    /// has nothing better to send. Keeps the time by which idleness is judged.
+    /// Seals a partial batch that has waited long enough: at once while nothing else moves and
+    /// nothing is on its way, by age while the link has nothing better to send. Keeps the time by
+    /// which idleness is judged.
     pub fn age(&mut self, now_ns: u64, idle: bool, linger_ns: u64, why: SendReason) {
-        if let Some((_, used)) = &self.open {
-            let full = *used as usize >= self.target_bytes;
+        if self.has_open() {
             if self.open_since_ns == 0 {
                 self.open_since_ns = now_ns.max(1);
             }
             let aged = now_ns.saturating_sub(self.open_since_ns) >= linger_ns;
-            if (idle && self.is_idle()) || ((aged || full) && self.may_leave()) {
-                self.seal(if full { SendReason::Full } else { why });
+            if (idle && self.is_idle()) || (aged && self.ready.is_empty()) {
+                self.seal(why);
             }
         }
         if !self.is_idle() || self.has_open() || !self.credit.has_large() {
@@ -249,12 +247,6 @@ impl RemoteQueue {
         } else if self.idle_since_ns == 0 {
             self.idle_since_ns = now_ns.max(1);
         }
-    }
-
-    /// Whether a batch that is sealed now may be posted. Others join one that may not, while it has
-    /// room: they would only wait behind it.
-    fn may_leave(&self) -> bool {
-        self.ready.is_empty() && self.credit.may_start()
     }
 
     /// Closes the open batch, if it holds anything.
