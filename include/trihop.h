@@ -613,8 +613,9 @@ typedef struct trihop_options_t {
   uint64_t counters_page;
   // Whether each mini-rank, and the communication thread of its process, keeps to a
   // core of its own.
-  // They are cores that the process may use, in order: the first is mini-rank 0's,
-  // and the one behind those of the mini-ranks is the communication thread's.
+  // They are cores that the thread which starts the mini-ranks may use, in order: the
+  // first is mini-rank 0's, and the one behind those of the mini-ranks is the
+  // communication thread's. Threads that one of them starts later stay on its core.
   // `own`: no other process uses them, since the launcher has bound each process.
   // `shared`: the processes of a machine may use the same ones, and each takes its
   // part, by its place on the machine. Refused where they are too few.
@@ -1802,8 +1803,13 @@ uint32_t trihop_minirank_count(const struct trihop_miniranks_t *miniranks);
 
 // Joins the job as mini-rank `index` of this process, from 0, and waits for all ranks of the job.
 // `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with such
-// a job of a process can be done with it, by this thread alone. A thread that ends without
-// `trihop_finalize` has failed, and the job with it, with an error that names its rank.
+// a job of a process can be done with it, by this thread alone: its streams, arrays and channels
+// are closed by it too, before it ends. A thread that ends without `trihop_finalize` has failed,
+// and the job with it, with an error that names its rank; the main thread ends with `exit`, and
+// with the return from `main`, before functions of `atexit` and destructors of statics are called.
+//
+// Once one mini-rank of a process is started, the others have `bootstrap_timeout_ms` for it; then
+// all fail.
 //
 // Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on an index that is not below `trihop_minirank_count`,
 // with `TRIHOP_ERR_MISUSE` where the mini-rank was started before, and as `trihop_init`: then the

@@ -116,7 +116,7 @@ mod tests {
 
     /// A value for each option that is not its default.
     fn other_value(name: &str) -> String {
-        let words = ["direct", "shm", "127.0.0.9", "read", "single"].map(str::to_owned);
+        let words = ["direct", "shm", "127.0.0.9", "read", "single", "own"].map(str::to_owned);
         let numbers = (0..40).map(|power| ((1u64 << power) + 1).to_string());
         let fits = |value: &String| {
             let mut options = Options::default();

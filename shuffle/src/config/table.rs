@@ -26,9 +26,8 @@ macro_rules! options_table {
                 /// takes a buffer as long as those of other nodes.
                 local origin_maxrpc: u32 as u64 = (16) in (1 to 65_535) "batches";
                 /// Bytes after which an origin lane is shown to its consumer.
-                /// A batch of an origin link (`fabric-only`) is sealed at them, as
-                /// `remote_buftarget_bytes` says, and all ranks need the same there. 1 means at
-                /// every run.
+                /// A batch of an origin link (`fabric-only`) is sealed at them, and all ranks need
+                /// the same there. 1 means at every run.
                 local origin_buftarget_bytes: usize as u64 = (4_096) in (1 to 1 MiB) "bytes";
                 /// As `origin_maxrpc`, for relay queues.
                 local relay_maxrpc: u32 as u64 = (16) in (1 to 65_535) "batches";
@@ -36,9 +35,7 @@ macro_rules! options_table {
                 local relay_buftarget_bytes: usize as u64 = (4_096) in (1 to 1 MiB) "bytes";
                 /// Batches per link to another node that may be in flight, unacknowledged.
                 agreed remote_maxrpc: u32 as u64 = (4) in (1 to 1_024) "batches";
-                /// Bytes at which a batch between nodes is sealed, once it may leave.
-                /// While as many as `remote_maxrpc` are in flight, the next one takes more, up to
-                /// the longest batch of any stage.
+                /// Bytes at which a batch between nodes is sealed.
                 /// Fewer where links are so many that an eighth of `memory_bytes` does not hold two
                 /// such batches for each: with the defaults above 32 links.
                 agreed remote_buftarget_bytes: usize as u64 = (64 KiB) in (1 to 16 MiB) "bytes";

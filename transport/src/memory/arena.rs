@@ -229,6 +229,7 @@ mod tests {
         assert_eq!(arena.0.len(), 1);
         let four = take(&mut arena, 8);
         assert_eq!(arena.0.len(), 2);
+        assert!(arena.give(four, 8).is_some());
 
         // Given back in an order in which each way of growing together is needed.
         assert!(arena.give(three, 32).is_none());

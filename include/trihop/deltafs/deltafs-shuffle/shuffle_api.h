@@ -68,7 +68,7 @@
  *                                                            thread is woken; fewer wait a millisecond, or    deliverq_max
  *                                                            until a flush of the deliveries                  or above
  *
- * With lobuftarget and rbuftarget up to 1 a batch to another node takes what there is when it may leave, up to 64 KiB.
+ * With lobuftarget and rbuftarget up to 1 each round sends another node what there is, up to 64 KiB.
  * However small these are, 64 KiB may be under way to a rank of this node, and 64 messages wait for the callback.
  * Where lobuftarget is 1 or less, messages wait for nothing (linger_us is 0), and the shuffle is served before those that batch
  * (its priority is one higher). Everything else is as TRIHOP_* variables say.
