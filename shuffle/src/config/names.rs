@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn every_name_can_be_set_and_is_known() {
         let other = |row: &OptionRow| {
-            let values = ["77", "300000", "1", "0", "direct", "single", "read"];
+            let values = ["77", "300000", "1", "0", "direct", "single", "read", "own"];
             let differs = |value: &&str| {
                 let mut options = Options::default();
                 options.set(row.name, value).is_ok() && options != Options::default()

@@ -181,7 +181,7 @@ mod tests {
 
     /// A value of each option that is not its default.
     fn other(name: &str) -> Options {
-        let values = ["direct", "single", "read", "0", "1", "300000", "77"];
+        let values = ["direct", "single", "read", "own", "0", "1", "300000", "77"];
         let mut options = Options::default();
         let set = values.into_iter().find(|value| {
             let mut tried = Options::default();
