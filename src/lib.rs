@@ -118,9 +118,9 @@ struct Readme;
 /// As the README's.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/CHANNELS.md")]
-struct Channels;
+struct ChannelsOfDocs;
 
 /// As the README's.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/PORTING.md")]
-struct Porting;
+struct PortingOfDocs;
