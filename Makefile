@@ -122,4 +122,6 @@ slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it in
 verbs: ## Runs tests, benches and faults over RDMA verbs, in one guest and in two with software RDMA
 	@tools/install.sh verbs
 	@sh data/fetch.sh
+	$(MAKE) library
+	$(release) build --locked --release --package trihop-cli
 	tools/verbs-run.sh

@@ -5,7 +5,7 @@
 # One guest: fabric tests, conformance suite, a job on each route and seat, a C client, point to point, registered
 # hugepages, a rank that is killed. Two guests, joined by a wire: a start over sockets, by addresses of our own and by
 # MPICH's PMI, and a cable that is pulled on either side. --one and --two run that half alone.
-# Exit status: 0 when all passed, 124 out of time, 125 when there is no guest.
+# `make verbs` has built the command and the library for release. Exit status: 0 when all passed, 124 out of time, 125 when there is no guest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
@@ -23,13 +23,15 @@ built() {
     cargo "$@" --locked --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
 }
 
-make library
-cargo build --locked --release --package trihop-cli
 cargo test --locked --package trihop-transport --test fabric --no-run
 fabric=$(built test --package trihop-transport --test fabric)
 conformance=$(built test --package trihop-shuffle --lib)
 for program in "$fabric" "$conformance"; do
     [ -x "$program" ] || { echo "verbs-run.sh: cargo does not say where it put a test" >&2; exit 125; }
+done
+
+for file in trihop libtrihop.so; do
+    [ -f "$target/release/$file" ] || { echo "verbs-run.sh: no $target/release/$file; start it by make verbs" >&2; exit 125; }
 done
 
 # The guests see nothing of the host but this directory.
