@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs in both of two guests that a wire joins; see verbs-run.sh.
 . ./verbs-steps.sh
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 cable=$(ip -o -4 addr show | awk -v own="$VM_ADDR/" 'index($4, own) == 1 { print $2 }')
 [ -n "$cable" ] || fail "no interface has $VM_ADDR"
 

@@ -104,8 +104,9 @@ fn case(
         if round == Round::Timed {
             copied.push(memcpy(&[0; SIZE], laps * TURNS));
         }
-        stream.fence()?;
+        // Both have heard all of that; behind the fence the stream may have begun.
         let before = (heard.count.get(), heard.sum.get());
+        stream.fence()?;
         let clock = meter.start();
         if first {
             stream.extend((0..count).map(|number| (other, number)))?;
