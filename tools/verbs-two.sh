@@ -26,7 +26,7 @@ mpich() {
     local asked=$VM_RESULTS/mpich
     if [ "$VM_RANK" = 0 ]; then
         rm -f "$asked"
-        mpiexec -launcher manual -iface "$cable" -n 4 -ppn 2 -hosts "$VM_ADDR_0,$VM_ADDR_1" "$@" > >(
+        mpiexec.hydra -launcher manual -iface "$cable" -n 4 -ppn 2 -hosts "$VM_ADDR_0,$VM_ADDR_1" "$@" > >(
             while read -r line; do
                 case $line in
                 'HYDRA_LAUNCH: '*) echo "${line#HYDRA_LAUNCH: }" >>"$asked.new" ;;

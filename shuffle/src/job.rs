@@ -233,11 +233,6 @@ impl JobState {
         Ok(answer.or_else(|| is_gone.then_some(Answer::Arrived(Ok(())))))
     }
 
-    /// As [`NodeExchange::ranks_that_ask`](crate::node::NodeExchange::ranks_that_ask).
-    pub fn ranks_that_ask(&self) -> u32 {
-        self.node.ranks_that_ask()
-    }
-
     /// As a relay: the next request of its ranks, once it is there.
     ///
     /// # Errors

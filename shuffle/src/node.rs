@@ -291,12 +291,6 @@ impl NodeExchange {
         has_all
     }
 
-    /// Ranks of this relay that have made its next request.
-    pub fn ranks_that_ask(&self) -> u32 {
-        let number = self.requests;
-        self.process.look(|shared| shared.requests.asked(number))
-    }
-
     /// The next request of a relay's ranks, once it is there; one that all have to make, once they
     /// have.
     ///

@@ -112,11 +112,6 @@ impl Requests {
         self.list.get_mut(usize::try_from(place).ok()?)
     }
 
-    /// Ranks that have made the request with this number.
-    pub fn asked(&mut self, number: u64) -> u32 {
-        self.entry(number).map_or(0, |entry| entry.asked)
-    }
-
     /// One of `ranks` makes its request, which has this number if it is counted; false where one
     /// before it is missing.
     pub fn ask(&mut self, number: u64, request: Request, ranks: u32) -> bool {

@@ -86,28 +86,10 @@ fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
     (seat, ended)
 }
 
-/// Until all ranks of this process are ready to join. Once one is, the others have as long as other
-/// processes have.
+/// Until all ranks of this process are ready to join.
 fn start(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
     prepare_to_join(seat)?;
-    let mut deadline = None;
-    let first = seat.wait("the ranks of this relay", |job| {
-        let next = job.next_request()?;
-        let asked = job.ranks_that_ask();
-        if next.is_none() && asked > 0 {
-            let deadline =
-                *deadline.get_or_insert_with(|| Instant::now() + job.options.bootstrap_timeout());
-            if Instant::now() >= deadline {
-                let why = format!(
-                    "{asked} of the {} ranks of this process have started within bootstrap_timeout_ms",
-                    job.engine.topology.ranks_per_process()
-                );
-                return Err(Error::mismatch("(start)", why));
-            }
-        }
-        Ok(next)
-    })?;
-    match first {
+    match next_request(seat)? {
         Request::Arrive { .. } => take_bootstrap(seat),
         other => {
             let why = format!("a rank begins by {other:?}");
