@@ -24,6 +24,7 @@ ours() {
 # guest 1 starts that.
 mpich() {
     local asked=$VM_RESULTS/mpich
+    unset TRIHOP_MASTER TRIHOP_SIZE TRIHOP_SECRET_FILE
     if [ "$VM_RANK" = 0 ]; then
         rm -f "$asked"
         mpiexec.hydra -launcher manual -iface "$cable" -n 4 -ppn 2 -hosts "$VM_ADDR_0,$VM_ADDR_1" "$@" > >(

@@ -212,8 +212,11 @@ fn mini_ranks_pass_messages_while_somebody_holds_the_lock_of_their_desk() {
                     0 => shuffle.round().unwrap(),
                     _ => shuffle.fence().unwrap(),
                 }
-                assert_eq!(heard.with(|heard| *heard), turn * 3000);
+                // Others may be in the next turn already.
+                let heard = heard.with(|heard| *heard);
+                assert!((turn * 3000..=turn * 3000 + 3000).contains(&heard));
             }
+            assert_eq!(heard.with(|heard| *heard), 20 * 3000);
             job.barrier().unwrap();
             if let Some((_, _, free)) = ends {
                 free.send(()).unwrap();
