@@ -439,7 +439,9 @@ mod tests {
     fn every_contest_has_ours_first_and_names_that_differ() {
         let folder = tempfile::tempdir().expect("a folder");
         for quick in [false, true] {
-            for contest in contests(&setting(quick, folder.path())) {
+            let mut setting = setting(quick, folder.path());
+            setting.client = Ok("/ours/many".into());
+            for contest in contests(&setting) {
                 assert!(contest.entries[0].ours, "{}", contest.work.text());
                 let rivals = contest.entries.iter().filter(|e| !e.ours);
                 let (mut names, mut count) = (BTreeSet::new(), 0);
