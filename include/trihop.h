@@ -81,8 +81,8 @@ enum trihop_status_t
   // A peer lives, but its part of the job has failed; the text has its error.
   TRIHOP_ERR_PEER_FAILED = 20,
   // A call that makes no sense after those before it: two ends of a step at once, or the end of
-  // none; a mini-rank that was taken before; what belongs to an inline job, on another thread than
-  // the one that started that. Nothing was done.
+  // none; a mini-rank that was taken before; what belongs to an inline job, on another thread
+  // than the one that started that. Nothing was done.
   TRIHOP_ERR_MISUSE = 21,
   // A call on a channel has taken as long as it may, with nothing done.
   TRIHOP_ERR_TIMED_OUT = 22,
@@ -613,8 +613,8 @@ typedef struct trihop_options_t {
   uint64_t counters_page;
   // Whether each mini-rank, and the communication thread of its process, keeps to a
   // core of its own.
-  // They are cores that the thread which starts the mini-ranks may use, in order: the
-  // first is mini-rank 0's, and the one behind those of the mini-ranks is the
+  // They are cores that the thread which starts the mini-ranks may use, in order:
+  // the first is mini-rank 0's, and the one behind those of the mini-ranks is the
   // communication thread's. Threads that one of them starts later stay on its core.
   // `own`: no other process uses them, since the launcher has bound each process.
   // `shared`: the processes of a machine may use the same ones, and each takes its
@@ -1647,9 +1647,9 @@ trihop_status_t trihop_conveyor_unpull(struct trihop_conveyor_t *conveyor);
 
 // Makes a round of progress, and fetches what has come once all that was fetched before has been
 // pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-// does and everything has been pulled, else 1. Where nothing has moved several times in a row, the last
-// push was announced or found no room, and nothing is here on any stream, it sleeps until something
-// comes, at most for a millisecond.
+// does and everything has been pulled, else 1. Where nothing has moved several times in a row,
+// the last push was announced or found no room, and nothing is here on any stream, it sleeps
+// until something comes, at most for a millisecond.
 //
 // Threads: as `trihop_conveyor_t` says.
 trihop_status_t trihop_conveyor_advance(struct trihop_conveyor_t *conveyor,
@@ -1668,15 +1668,14 @@ trihop_status_t trihop_conveyor_state(struct trihop_conveyor_t *conveyor, int32_
 trihop_status_t trihop_conveyor_reset(struct trihop_conveyor_t *conveyor);
 
 // As `trihop_conveyor_reset`, with items of another size in the next step: of the same on all
-// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`, where
-// so many cannot be in the bytes of their run; else they are taken for what they are not. When the
-// conveyor is freed, its stream has its first size again.
+// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`,
+// where so many cannot be in the bytes of their run; else they are taken for what they are not.
+// When the conveyor is freed, its stream has its first size again.
 //
 // Fails with `TRIHOP_ERR_MISUSE` as that, and with `TRIHOP_ERR_CONFIG` on a size of none, or one
 // that is longer than an item of the stream may be; nothing has changed then.
 // Threads: as `trihop_conveyor_t` says.
-trihop_status_t trihop_conveyor_reset_to(struct trihop_conveyor_t *conveyor,
-                                         size_t item_bytes);
+trihop_status_t trihop_conveyor_reset_to(struct trihop_conveyor_t *conveyor, size_t item_bytes);
 
 // Frees the conveyor; its stream goes on, and what nobody has pulled waits there for
 // `trihop_stream_take`. Null is ignored. Where a step is ending, `trihop_stream_close` waits for
@@ -1802,19 +1801,20 @@ trihop_status_t trihop_minirank_init(uint32_t ranks,
 uint32_t trihop_minirank_count(const struct trihop_miniranks_t *miniranks);
 
 // Joins the job as mini-rank `index` of this process, from 0, and waits for all ranks of the job.
-// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with such
-// a job of a process can be done with it, by this thread alone: its streams, arrays and channels
-// are closed by it too, before it ends. A thread that ends without `trihop_finalize` has failed,
-// and the job with it, with an error that names its rank; the main thread ends with `exit`, and
-// with the return from `main`, before functions of `atexit` and destructors of statics are called.
+// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with
+// such a job of a process can be done with it, by this thread alone: its streams, arrays and
+// channels are closed by it too, before it ends. A thread that ends without `trihop_finalize` has
+// failed, and the job with it, with an error that names its rank; the main thread ends with
+// `exit`, and with the return from `main`, before functions of `atexit` and destructors of
+// statics are called.
 //
 // Once one mini-rank of a process is started, the others have `bootstrap_timeout_ms` for it; then
 // all fail.
 //
 // Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on an index that is not below `trihop_minirank_count`,
 // with `TRIHOP_ERR_MISUSE` where the mini-rank was started before, and as `trihop_init`: then the
-// mini-rank has failed.
-// Threads: any, which has the job from then on, and keeps to a core where `minirank_cores` says so.
+// mini-rank has failed. Threads: any, which has the job from then on, and keeps to a core where
+// `minirank_cores` says so.
 trihop_status_t trihop_minirank_start(const struct trihop_miniranks_t *miniranks,
                                       uint32_t index,
                                       struct trihop_job_t **job);

@@ -1,5 +1,5 @@
-//! What the documents show in C and C++ compiles, against the header of this tree. What they show in
-//! Rust is run, as tests of documents (`src/lib.rs`).
+//! What the documents show in C and C++ compiles, against the header of this tree. What they show
+//! in Rust is run, as tests of documents (`src/lib.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -96,8 +96,8 @@ pub fn index(job: &Job<'_>) -> u32 {
 }
 
 /// Waits until every rank of this process has called this as often as this rank; returns at once
-/// where it is alone there. Ranks of other processes have no part in it, nor has the relay: it costs
-/// what threads of a process need to tell each other. Progress is made meanwhile.
+/// where it is alone there. Ranks of other processes have no part in it, nor has the relay: it
+/// costs what threads of a process need to tell each other. Progress is made meanwhile.
 ///
 /// # Errors
 /// As [`Job::barrier`](crate::over::Job::barrier).

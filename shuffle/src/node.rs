@@ -112,8 +112,8 @@ impl NodeExchange {
         })
     }
 
-    /// Drops what has come for `stream`, or was handed over, once all of the node have tried to open
-    /// it.
+    /// Drops what has come for `stream`, or was handed over, once all of the node have tried to
+    /// open it.
     pub fn forget(&self, stream: u16) {
         self.process.look(|shared| {
             shared.arrived.retain(|(of, _), _| *of != stream);
@@ -193,8 +193,8 @@ impl NodeExchange {
 /// The end of a job whose launcher cannot be asked. Its start is long over, so that what came with
 /// doorbells then comes without any now.
 impl NodeExchange {
-    /// Tells the relays of the node's other processes that the ranks of this one have arrived. Where
-    /// one is gone, it has waited for as long as it may, and so do the others.
+    /// Tells the relays of the node's other processes that the ranks of this one have arrived.
+    /// Where one is gone, it has waited for as long as it may, and so do the others.
     pub fn tell_arrived(
         &self,
         topology: &Topology,

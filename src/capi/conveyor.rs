@@ -262,9 +262,9 @@ pub unsafe extern "C" fn trihop_conveyor_unpull(
 
 /// Makes a round of progress, and fetches what has come once all that was fetched before has been
 /// pulled. `is_done` is not 0 where this rank pushes no more in this step. Stores 0 once no rank
-/// does and everything has been pulled, else 1. Where nothing has moved several times in a row, the last
-/// push was announced or found no room, and nothing is here on any stream, it sleeps until something
-/// comes, at most for a millisecond.
+/// does and everything has been pulled, else 1. Where nothing has moved several times in a row,
+/// the last push was announced or found no room, and nothing is here on any stream, it sleeps
+/// until something comes, at most for a millisecond.
 ///
 /// Threads: as `trihop_conveyor_t` says.
 #[unsafe(no_mangle)]
@@ -325,9 +325,9 @@ pub unsafe extern "C" fn trihop_conveyor_reset(
 }
 
 /// As `trihop_conveyor_reset`, with items of another size in the next step: of the same on all
-/// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`, where
-/// so many cannot be in the bytes of their run; else they are taken for what they are not. When the
-/// conveyor is freed, its stream has its first size again.
+/// ranks. Items from a rank that has another one fail to be pulled, with `TRIHOP_ERR_BAD_PEER`,
+/// where so many cannot be in the bytes of their run; else they are taken for what they are not.
+/// When the conveyor is freed, its stream has its first size again.
 ///
 /// Fails with `TRIHOP_ERR_MISUSE` as that, and with `TRIHOP_ERR_CONFIG` on a size of none, or one
 /// that is longer than an item of the stream may be; nothing has changed then.

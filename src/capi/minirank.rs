@@ -50,8 +50,8 @@ struct Running(RefCell<Vec<*const trihop_job_t>>);
 impl Drop for Running {
     fn drop(&mut self) {
         for job in self.0.take() {
-            // SAFETY: `has_ended` takes out what is freed, and the thread that has started an inline
-            // job alone may use it: this one.
+            // SAFETY: `has_ended` takes out what is freed, and the thread that has started an
+            // inline job alone may use it: this one.
             if let Either::Inline(job) = unsafe { &(*job).job } {
                 minirank::leave(job);
             }
@@ -112,19 +112,20 @@ pub unsafe extern "C" fn trihop_minirank_count(miniranks: *const trihop_minirank
 }
 
 /// Joins the job as mini-rank `index` of this process, from 0, and waits for all ranks of the job.
-/// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with such
-/// a job of a process can be done with it, by this thread alone: its streams, arrays and channels
-/// are closed by it too, before it ends. A thread that ends without `trihop_finalize` has failed,
-/// and the job with it, with an error that names its rank; the main thread ends with `exit`, and
-/// with the return from `main`, before functions of `atexit` and destructors of statics are called.
+/// `job` is an inline one (`TRIHOP_INLINE`) of the thread that calls: all that can be done with
+/// such a job of a process can be done with it, by this thread alone: its streams, arrays and
+/// channels are closed by it too, before it ends. A thread that ends without `trihop_finalize` has
+/// failed, and the job with it, with an error that names its rank; the main thread ends with
+/// `exit`, and with the return from `main`, before functions of `atexit` and destructors of
+/// statics are called.
 ///
 /// Once one mini-rank of a process is started, the others have `bootstrap_timeout_ms` for it; then
 /// all fail.
 ///
 /// Fails with `TRIHOP_ERR_INVALID_ARGUMENT` on an index that is not below `trihop_minirank_count`,
 /// with `TRIHOP_ERR_MISUSE` where the mini-rank was started before, and as `trihop_init`: then the
-/// mini-rank has failed.
-/// Threads: any, which has the job from then on, and keeps to a core where `minirank_cores` says so.
+/// mini-rank has failed. Threads: any, which has the job from then on, and keeps to a core where
+/// `minirank_cores` says so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_minirank_start(
     miniranks: *const trihop_miniranks_t,

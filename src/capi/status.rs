@@ -58,8 +58,8 @@ pub enum trihop_status_t {
     /// A peer lives, but its part of the job has failed; the text has its error.
     TRIHOP_ERR_PEER_FAILED = 20,
     /// A call that makes no sense after those before it: two ends of a step at once, or the end of
-    /// none; a mini-rank that was taken before; what belongs to an inline job, on another thread than
-    /// the one that started that. Nothing was done.
+    /// none; a mini-rank that was taken before; what belongs to an inline job, on another thread
+    /// than the one that started that. Nothing was done.
     TRIHOP_ERR_MISUSE = 21,
     /// A call on a channel has taken as long as it may, with nothing done.
     TRIHOP_ERR_TIMED_OUT = 22,

@@ -115,8 +115,8 @@ macro_rules! options_table {
                 local counters_page: bool as u64 = (yes) in (of "0, 1") "";
                 /// Whether each mini-rank, and the communication thread of its process, keeps to a
                 /// core of its own.
-                /// They are cores that the thread which starts the mini-ranks may use, in order: the
-                /// first is mini-rank 0's, and the one behind those of the mini-ranks is the
+                /// They are cores that the thread which starts the mini-ranks may use, in order:
+                /// the first is mini-rank 0's, and the one behind those of the mini-ranks is the
                 /// communication thread's. Threads that one of them starts later stay on its core.
                 /// `own`: no other process uses them, since the launcher has bound each process.
                 /// `shared`: the processes of a machine may use the same ones, and each takes its

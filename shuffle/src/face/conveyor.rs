@@ -376,13 +376,13 @@ macro_rules! common_calls {
                 self.belt.unpull()
             }
 
-            /// A round of progress; fetches what has come, once all that was fetched before has been
-            /// pulled. It waits for nothing, but gives the processor away where it moves nothing
-            /// twice in a row; where that goes on, the last push was announced or found no room,
-            /// and nothing is here on any stream, it sleeps until something comes, at most for a
-            /// millisecond. `is_done`: this rank pushes no more in this step, which is said once or
-            /// in each call from then on. False once nobody does and everything has been pulled: the
-            /// step is complete here.
+            /// A round of progress; fetches what has come, once all that was fetched before has
+            /// been pulled. It waits for nothing, but gives the processor away where it moves
+            /// nothing twice in a row; where that goes on, the last push was announced or found no
+            /// room, and nothing is here on any stream, it sleeps until something comes, at most
+            /// for a millisecond. `is_done`: this rank pushes no more in this step, which is said
+            /// once or in each call from then on. False once nobody does and everything has been
+            /// pulled: the step is complete here.
             ///
             /// # Errors
             /// As [`Stream::poll`].
@@ -396,8 +396,8 @@ macro_rules! common_calls {
             }
 
             /// Shuts the stream down, on all ranks in the same step, whose last push they all have
-            /// announced or none has. What nobody has pulled is given up, and so is what comes until
-            /// all are here; the log says how much.
+            /// announced or none has. What nobody has pulled is given up, and so is what comes
+            /// until all are here; the log says how much.
             ///
             /// # Errors
             /// As [`Stream::shutdown`].
@@ -421,7 +421,8 @@ macro_rules! common_calls {
 }
 
 /// A stream by push, pull and advance: for programs that neither wait nor have handlers. None of
-/// its calls waits for others. Each step ends on all ranks once each has said that it pushes no more.
+/// its calls waits for others. Each step ends on all ranks once each has said that it pushes no
+/// more.
 ///
 /// Where a push finds no room, advance and pull, then push again. Delivery queues are bounded, so a
 /// rank that does not pull keeps those waiting who push to it.
@@ -431,7 +432,8 @@ macro_rules! common_calls {
 ///
 /// let job = Job::start(Options::from_env()?)?;
 /// let mut table = vec![0u64; 1000];
-/// let mut left = (0..10_000u64).map(|n| (Rank((n % u64::from(job.size())) as u32), n % 1000)).peekable();
+/// let ranks = u64::from(job.size());
+/// let mut left = (0..10_000u64).map(|n| (Rank((n % ranks) as u32), n % 1000)).peekable();
 /// let mut conveyor = Conveyor::over(job.stream::<u64>("updates").open()?)?;
 /// while conveyor.advance(left.peek().is_none())? {
 ///     while let Some(&(target, index)) = left.peek() {
@@ -482,13 +484,14 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
         self.belt.push_on(target, item.as_bytes())
     }
 
-    /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all ranks.
-    /// A run of items from a rank that has another one fails to be pulled where so many cannot be in
-    /// its bytes; else it is taken for what it is not. The size is within what the stream's options
-    /// allow. On failure the stream goes on until its job ends.
+    /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all
+    /// ranks. A run of items from a rank that has another one fails to be pulled where so many
+    /// cannot be in its bytes; else it is taken for what it is not. The size is within what the
+    /// stream's options allow. On failure the stream goes on until its job ends.
     ///
     /// # Errors
-    /// [`Error::Misuse`] before the step is complete; [`Error::Config`] on an item that is too long.
+    /// [`Error::Misuse`] before the step is complete; [`Error::Config`] on an item that is too
+    /// long.
     pub fn reset_as<U: Item>(mut self) -> Result<Conveyor<U, S>> {
         const { check_item::<U>() }
         self.belt.reset_to(size_of::<U>())?;

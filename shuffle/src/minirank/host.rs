@@ -12,8 +12,8 @@ use crate::job::detect;
 use crate::seat::{Inline, relay};
 
 /// The mini-ranks of this process, for threads that the program makes itself: each takes one
-/// ([`Host::minirank`]) and starts its job with it. The relay is a thread of the library's, to which
-/// no signal of the process is given.
+/// ([`Host::minirank`]) and starts its job with it. The relay is a thread of the library's, to
+/// which no signal of the process is given.
 ///
 /// A host that is dropped waits for the relay, and so for the ranks of this process to end their
 /// jobs. Ranks that nobody has taken have failed then.

@@ -1,10 +1,10 @@
 //! What the ranks of a process ask of its relay: it opens and closes the same streams as they do,
 //! and speaks with the launcher for them.
 //!
-//! All ranks of a process make the same requests in the same order, since the calls behind them are
-//! collective and each rank makes them one at a time. So a request has a number, which each rank
-//! counts by itself, and is made once for all. To close a stream has no number: a thread may do that
-//! while another one opens a stream, and on each rank it may come before that or behind.
+//! All ranks of a process make the same requests in the same order, since the calls behind them
+//! are collective and each rank makes them one at a time. So a request has a number, which each
+//! rank counts by itself, and is made once for all. To close a stream has no number: a thread may
+//! do that while another one opens a stream, and on each rank it may come before that or behind.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -12,7 +12,8 @@ const SPIN: Duration = Duration::from_micros(3);
 /// Spins in a row that may bring nothing before spinning is left out.
 const PATIENCE: u32 = 8;
 
-/// One wait in so many spins all the same where spinning is left out, to see whether it helps again.
+/// One wait in so many spins all the same where spinning is left out, to see whether it helps
+/// again.
 const RETRY: u32 = 64;
 
 /// Yields before sleeping. In a model one is enough: the more there are, the fewer schedules have

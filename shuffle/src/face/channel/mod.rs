@@ -39,9 +39,9 @@ use wire::Request;
 ///
 /// A [`Channel`] is a bounded queue of messages in the memory of the rank that has made it, its
 /// owner. Any rank attaches to it by its [`Descriptor`], which goes to others by whatever way:
-/// messages, a file, arguments. Sends, gets and polls of any rank are done by the owner in the order
-/// in which they come there, and what cannot be done at once waits there, until it can, until its
-/// timeout, or until the channel is closed.
+/// messages, a file, arguments. Sends, gets and polls of any rank are done by the owner in the
+/// order in which they come there, and what cannot be done at once waits there, until it can,
+/// until its timeout, or until the channel is closed.
 ///
 /// On the inline seat the owner answers inside its calls that make progress, of whichever stream;
 /// [`Channels::progress`] is one. Jobs with threads answer at any time.
@@ -234,8 +234,8 @@ impl<S: Seat> Channels<S> {
         self.hear(news);
     }
 
-    /// Makes a request to this rank. Not inside a handler of an inline job: others could not be told
-    /// what comes of it.
+    /// Makes a request to this rank. Not inside a handler of an inline job: others could not be
+    /// told what comes of it.
     fn ask_here(&self, request: Request, bytes: &[u8]) {
         let mut owner = self.office.owner();
         self.office
