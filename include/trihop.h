@@ -1470,6 +1470,7 @@ trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
 // until the step is over, as this does without a step, or for more than there are (where those
 // of all ranks are counted, another rank may find that, and the job ends with
 // `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
+// That none is done, 0, may be said at any time.
 //
 // Threads: any, and inside handlers.
 trihop_status_t trihop_stream_done(const struct trihop_stream_t *stream, uint64_t contributors);

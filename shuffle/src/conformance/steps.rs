@@ -164,6 +164,9 @@ fn play(seed: u64, route: RouteName) {
                 if is_over {
                     if way != Way::Fence {
                         assert!(matches!(out.done(1), Err(Error::Misuse { .. })));
+                        // A rank without contributors cannot know that the step is over.
+                        out.done(0).unwrap();
+                        assert!(out.check_not_ending("a send").is_err(), "and opens no step");
                     }
                     out.end_step();
                     let handled = handled.borrow()[step as usize];

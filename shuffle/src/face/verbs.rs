@@ -136,7 +136,8 @@ macro_rules! common_verbs {
             /// they have to send. Once all of this rank are done, or all of all ranks, a send of
             /// the program's is [`Error::Misuse`](crate::Error::Misuse) until the step is over.
             /// An inline job's handlers say it by their outbox. What handlers say before the step
-            /// has begun here, or once all that count here are done, counts in the next one.
+            /// has begun here, or once all that count here are done, counts in the next one. That
+            /// none is done, 0, may be said at any time.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors

@@ -320,6 +320,7 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
 /// until the step is over, as this does without a step, or for more than there are (where those
 /// of all ranks are counted, another rank may find that, and the job ends with
 /// `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
+/// That none is done, 0, may be said at any time.
 ///
 /// Threads: any, and inside handlers.
 #[unsafe(no_mangle)]

@@ -18,13 +18,7 @@ impl Outbound {
     /// [`Error::Misuse`] where those are too many.
     pub fn begin_step(&mut self, contributors: Contributors) -> Result<()> {
         let mut contribution = Contribution::new(contributors);
-        let early = self.early;
-        let counted = if early > 0 {
-            contribution.done(early)
-        } else {
-            Ok(())
-        };
-        counted.map_err(|why| {
+        contribution.done(self.early).map_err(|why| {
             let why = format!("{why}, as handlers have said before the step");
             Error::misuse(&self.name, why)
         })?;
@@ -45,13 +39,17 @@ impl Outbound {
         Ok(())
     }
 
-    /// So many contributors of the step have sent what they have to send.
+    /// So many contributors of the step have sent what they have to send. A rank without any may
+    /// say 0 at any time: it does not know when others have ended the step.
     ///
     /// # Errors
     /// [`Error::Misuse`] without a step, and for more than there are.
     pub fn done(&mut self, count: u64) -> Result<()> {
         if self.closed {
             return Err(Error::Closed((*self.name).to_owned()));
+        }
+        if count == 0 {
+            return Ok(());
         }
         let said = self.contribution.done(count);
         said.map_err(|why| Error::misuse(&self.name, why))?;

@@ -79,6 +79,7 @@ fn run<S: Seat>(
     });
     let ended = step.priority(7).begin()?;
     array.wait()?;
+    array.done(0)?;
     drop(ended);
     job.allreduce(&mut here, Reduce::Sum)?;
     assert_eq!(here, [KEYS], "no element moves in a step without items");
