@@ -31,8 +31,11 @@ pub fn placed(seed: u64) -> Topology {
 
 fn world(seed: u64, replies: bool) -> World {
     let (topology, fabric) = (placed(seed), sim(seed));
-    let route = match seed % 3 {
+    let route = match seed / 8 % 6 {
         0 => RouteName::ThreeHop(Rails::ONE),
+        1 => RouteName::Direct,
+        2 => "mesh:2d".parse().unwrap(),
+        3 => "node-mesh:2d".parse().unwrap(),
         _ => RouteName::default(),
     };
     World::placed(route, &topology, &tiny(seed), seed, fabric, replies, true)

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 use super::{
     EndpointId, Medium, Next, Reach, Route, RouteName, Rule, Stage, StageSpec, Through, Tree,
-    direct, three_hop,
+    among, direct, three_hop,
 };
 
 /// A route of a job, as one of its ranks sees it: a rule, and the media of its stages.
@@ -26,21 +26,31 @@ impl JobRoute {
     /// The route `name` as seen from this rank of `topology`.
     ///
     /// # Errors
-    /// [`Error::Config`]: what it is given does not suit the job, or it leads over no relays where
-    /// the job has some.
+    /// [`Error::Config`]: what it is given does not suit the job, or it asks for links of ranks where
+    /// the job has relays.
     pub fn new(name: RouteName, topology: &Topology) -> Result<Self> {
-        if topology.has_relays() && !matches!(name, RouteName::ThreeHop(_)) {
+        if topology.has_relays() && matches!(name, RouteName::FabricOnly(_)) {
             let ranks = match topology.has_agents() {
                 true => "ranks with an agent",
                 false => "mini-ranks",
             };
-            let why = format!("{ranks} reach other nodes by `three-hop` alone, not by `{name}`");
+            let why = format!("{ranks} have no links of their own, as `{name}` asks for");
             return Err(Error::config("route", why));
         }
         let name = name.for_job(&topology.processes());
         let name = name.map_err(|why| Error::config("route", why))?;
+        Ok(Self::of_known(name, topology.clone()))
+    }
+
+    /// A route as it is in this job.
+    pub(super) fn of_known(name: RouteName, topology: Topology) -> Self {
+        let stages = match name {
+            RouteName::ThreeHop(_) => name.stages(),
+            _ if topology.has_relays() => among::stages(name.stages()),
+            _ => name.stages(),
+        };
         let rule = Rule::new(name, topology.clone());
-        Ok(Self::of(name.to_string(), name.stages(), rule, topology))
+        Self::of(name.to_string(), stages, rule, &topology)
     }
 
     fn of(name: String, stages: &'static [StageSpec], rule: Rule, topology: &Topology) -> Self {
@@ -54,7 +64,7 @@ impl JobRoute {
         // Those inside a node over shared memory, where any node has edges of them, and the first
         // one for one's own.
         let has_lanes = |&stage: &Stage| {
-            let most = rule!(route.most_edges(stage, Reach::Node));
+            let most = route.most_edges(stage, Reach::Node);
             stage == Stage::FIRST || most > 0 && !route.is_link(stage, Reach::Node)
         };
         route.lane_stages = route.numbers().filter(has_lanes).collect();
@@ -144,6 +154,11 @@ impl JobRoute {
         rule!(self.has_edge(stage, peer))
     }
 
+    /// As [`Route::most_edges`].
+    pub(super) fn most_edges(&self, stage: Stage, reach: Reach) -> u32 {
+        rule!(self.most_edges(stage, reach))
+    }
+
     /// As [`Route::copies`].
     pub fn copies(&self, at: Stage, source: Rank) -> u32 {
         rule!(self.copies(at, source))
@@ -200,7 +215,7 @@ impl JobRoute {
 
     /// The most links of a stage that any endpoint of the job has.
     pub fn most_links_of(&self, stage: Stage) -> u32 {
-        let most = |reach| rule!(self.most_edges(stage, reach));
+        let most = |reach| self.most_edges(stage, reach);
         self.link_ends(stage).map(most).sum()
     }
 

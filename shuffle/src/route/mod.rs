@@ -35,6 +35,8 @@ use std::str::FromStr;
 pub use trihop_transport::topology::EndpointId;
 use trihop_transport::topology::{Rank, Topology};
 
+use among::Among;
+
 /// How far a run has come: a number that only grows on its way. What waits at a stage only ever
 /// waits for later ones, so queues never wait for each other in a circle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -312,6 +314,7 @@ macro_rules! routes {
             $($variant($rule),)+
             Own(own::OwnRule),
             Relayed(Relayed),
+            Among(Box<Among>),
             Tree(Tree),
         }
 
@@ -321,6 +324,10 @@ macro_rules! routes {
                 match name {
                     RouteName::ThreeHop(rails) if topology.has_relays() => {
                         Self::Relayed(Relayed::new(topology, rails))
+                    }
+                    _ if topology.has_relays() => {
+                        let inner = JobRoute::of_known(name, topology.processes());
+                        Self::Among(Box::new(Among::new(topology, inner)))
                     }
                     $(RouteName::$variant $(($given))? => {
                         Self::$variant($rule::new(topology $(, $given)?))
@@ -337,6 +344,7 @@ macro_rules! routes {
                     $(Rule::$variant(rule) => rule.$d method($d($d argument),+),)+
                     Rule::Own(rule) => rule.0.$d method($d($d argument),+),
                     Rule::Relayed(rule) => rule.$d method($d($d argument),+),
+                    Rule::Among(rule) => rule.$d method($d($d argument),+),
                     Rule::Tree(rule) => rule.$d method($d($d argument),+),
                 }
             };
@@ -368,6 +376,7 @@ routes! { $
 }
 
 // Behind the table, which makes the macro that they use.
+mod among;
 mod job_route;
 #[cfg(test)]
 mod tests;

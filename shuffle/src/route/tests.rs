@@ -39,7 +39,8 @@ impl Shape {
 
     /// Those that it can have.
     fn routes(&self) -> Vec<RouteName> {
-        let is_one = |name: &RouteName| self.ranks == 0 || matches!(name, RouteName::ThreeHop(_));
+        let is_one =
+            |name: &RouteName| self.ranks == 0 || !matches!(name, RouteName::FabricOnly(_));
         RouteName::several().into_iter().filter(is_one).collect()
     }
 
@@ -126,7 +127,8 @@ proptest! {
         let total = shape.total();
         let (source, target) = (picks.0 % total, picks.1 % total);
         for name in shape.routes() {
-            prop_assert!(shape.follow(name, source, target).len() <= 1 + name.stages().len());
+            let stages = shape.route(name, EndpointId(0)).stages().len();
+            prop_assert!(shape.follow(name, source, target).len() <= 1 + stages);
         }
         let shape = Shape { ranks: 0, ..shape };
         let (source, target) = (source % shape.total(), target % shape.total());
@@ -304,16 +306,28 @@ fn the_rail_to_a_mini_rank_ends_at_its_own_relay_where_there_are_as_many_as_proc
 }
 
 #[test]
-fn routes_that_know_no_relays_are_refused_where_there_are_some() {
+fn a_mesh_of_processes_begins_and_ends_at_a_ranks_own_relay() {
+    // Four nodes of one process of two ranks; the relays are 8 to 11.
+    let shape = Shape::new(&[1, 1, 1, 1], 2);
+    let way = shape.way("mesh:2x2".parse().unwrap(), 0, 7);
+    let (ends, stages): (Vec<_>, Vec<_>) = way.iter().map(|(end, stage)| (end.0, stage.0)).unzip();
+    assert_eq!((ends, stages), (vec![8, 9, 11, 7], vec![1, 2, 3, 4]));
+    let names = shape.route("mesh:2x2".parse().unwrap(), EndpointId(0));
+    let names: Vec<_> = names.stages().iter().map(|spec| spec.name).collect();
+    assert_eq!(names, ["origin", "origin2", "remote", "relay"]);
+}
+
+#[test]
+fn links_of_ranks_are_refused_where_there_are_relays() {
     let shape = Shape::new(&[2, 2], 3);
     for name in RouteName::all() {
         let made = JobRoute::new(name, &shape.seen_by(EndpointId(0)));
         match name {
-            RouteName::ThreeHop(_) => drop(made.unwrap()),
-            _ => assert!(
-                made.unwrap_err().to_string().contains("mini-ranks"),
-                "{name}"
-            ),
+            RouteName::FabricOnly(_) => {
+                let why = made.unwrap_err().to_string();
+                assert!(why.contains("mini-ranks have no links"), "{why}");
+            }
+            _ => drop(made.unwrap()),
         }
     }
 }
