@@ -332,20 +332,60 @@ fn numbers_of_ranks_that_cannot_be_are_refused() {
     }
 }
 
-#[test]
-fn routes_that_know_no_relays_are_refused_on_mini_ranks() {
-    fn direct(mini: MiniRank) -> Result<String> {
-        let job = mini.start()?;
-        let options = StreamOptions {
-            route: "direct".parse().unwrap(),
-            ..StreamOptions::default()
-        };
-        let refused = job.shuffle("direct").options(options).open().err().unwrap();
-        job.shutdown()?;
-        Ok(refused.to_string())
+/// What every rank has sent to every rank, over streams of several routes at once, and with a
+/// broadcast of each rank; of a route that mini-ranks cannot have, why.
+fn over_routes(mini: MiniRank) -> Result<String> {
+    const EACH: u64 = 300;
+    let (ranks, size) = (mini.size(), u64::from(mini.size()));
+    let job = mini.start()?;
+    let options = |route: &str| StreamOptions {
+        route: route.parse().unwrap(),
+        ..StreamOptions::default()
+    };
+    let sums = ["direct", "mesh", "node-mesh:2d"].map(|route| (route, State::new([0u64; 2])));
+    let mut streams = Vec::new();
+    for (route, sum) in &sums {
+        let stream = job.stream::<u64>(route).options(options(route));
+        let stream = stream.handler_with(sum, |sum, _, items, _| {
+            sum[0] += items.len() as u64;
+            sum[1] += items.iter().sum::<u64>();
+        });
+        streams.push(stream.open()?);
     }
-    for text in well(&[1], 2, direct) {
-        assert!(text.contains("three-hop"), "{text}");
+    for at in 0..EACH {
+        for stream in &streams {
+            for target in 0..ranks {
+                stream.push(Rank(target), at)?;
+            }
+            if at == EACH / 2 {
+                stream.broadcast(1 << 32, BroadcastTo::Everyone)?;
+            }
+        }
+    }
+    for stream in streams {
+        stream.fence()?;
+        stream.round()?;
+        stream.shutdown()?;
+    }
+    for (route, sum) in sums {
+        let expected = [
+            size * (EACH + 1),
+            size * (EACH * (EACH - 1) / 2 + (1 << 32)),
+        ];
+        assert_eq!(sum.into_inner().unwrap(), expected, "{route}");
+    }
+    let refused = job.shuffle("links").options(options("fabric-only"));
+    let refused = refused.open().err().unwrap();
+    job.shutdown()?;
+    Ok(refused.to_string())
+}
+
+#[test]
+fn any_route_without_links_of_ranks_leads_from_relay_to_relay() {
+    for (nodes, ranks) in [(&[1][..], 3), (&[1, 1], 2), (&[2, 1, 2], 2), (&[1; 6], 1)] {
+        for text in well(nodes, ranks, over_routes) {
+            assert!(text.contains("no links of their own"), "{text}");
+        }
     }
 }
 

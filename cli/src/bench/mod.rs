@@ -262,7 +262,11 @@ impl BenchArgs {
 fn hops(route: RouteName, topology: &Topology) -> u32 {
     if topology.has_relays() {
         // By way of relays, which no rank is.
-        return if topology.nodes() > 1 { 3 } else { 1 };
+        return match route {
+            _ if topology.nodes() == 1 => 1,
+            RouteName::ThreeHop(_) => 3,
+            _ => hops(route, &topology.processes()) + 2,
+        };
     }
     let load = Load::new(topology, route);
     load.map_or(route.stages().len(), |load| load.most_hops()) as u32

@@ -29,15 +29,20 @@ pub fn placed(seed: u64) -> Topology {
     topology.with_relays(ranks).unwrap()
 }
 
-fn world(seed: u64, replies: bool) -> World {
-    let (topology, fabric) = (placed(seed), sim(seed));
-    let route = match seed / 8 % 6 {
+/// Over which route.
+pub fn route(seed: u64) -> RouteName {
+    match seed / 8 % 6 {
         0 => RouteName::ThreeHop(Rails::ONE),
         1 => RouteName::Direct,
         2 => "mesh:2d".parse().unwrap(),
         3 => "node-mesh:2d".parse().unwrap(),
         _ => RouteName::default(),
-    };
+    }
+}
+
+fn world(seed: u64, replies: bool) -> World {
+    let (topology, fabric) = (placed(seed), sim(seed));
+    let route = route(seed);
     World::placed(route, &topology, &tiny(seed), seed, fabric, replies, true)
 }
 

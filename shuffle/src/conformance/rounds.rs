@@ -261,11 +261,7 @@ fn a_rank_leaves_in_the_middle_of_a_round_of_others_and_in_none_of_its_own() {
 #[test]
 fn rounds_over_relays_have_all_that_was_sent_in_them_and_nothing_of_the_next() {
     for seed in seeds(40) {
-        play(
-            seed,
-            &super::relays::placed(seed),
-            RouteName::default(),
-            None,
-        );
+        let route = super::relays::route(seed);
+        play(seed, &super::relays::placed(seed), route, None);
     }
 }
