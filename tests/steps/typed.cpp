@@ -115,10 +115,12 @@ void handlers(trihop::Job &job) {
     counts = true;
     job.barrier();
     asked.begin_step(trihop::Contributors::All, std::uint64_t{4} * size);
-    asked.push((rank + 1) % size, 8);
-    asked.done();
-    asked.push(rank, 10);
-    asked.done();
+    const std::uint32_t targets[2] = {(rank + 1) % size, rank};
+    const std::uint64_t questions[2] = {8, 10};
+    std::size_t sent = 0;
+    asked.extend(targets, questions, 2, &sent);
+    EXPECT(sent == 2);
+    asked.done(2);
     asked.wait();
     EXPECT(answers == before + 2);
     job.barrier();

@@ -236,7 +236,22 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         })
     }
 
+    /// Sends many items, each to the element of its key.
+    ///
+    /// # Errors
+    /// As [`Array::push`]; items before the failing one are sent.
+    pub fn extend<'a>(&self, items: impl IntoIterator<Item = (u64, &'a T)>) -> Result<()>
+    where
+        T: 'a,
+    {
+        let mut items = items.into_iter();
+        items.try_for_each(|(key, item)| self.push(key, item))
+    }
+
     /// Sends an item to every element, each of which gets it once, also one that moves meanwhile.
+    /// A rank keeps those of a step and of the one before, for elements that come: up to the
+    /// option `memory_bytes` of them, beside what the stream has; more in a step ends the job with
+    /// an error that says so.
     ///
     /// # Errors
     /// As [`Array::push`].

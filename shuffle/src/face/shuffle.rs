@@ -36,6 +36,16 @@ impl<S: Seat> ShuffleBuilder<S> {
         self
     }
 
+    /// The option `memory_bytes` that the shuffle will have.
+    pub(crate) fn memory_bytes(&self) -> Result<usize> {
+        match &self.options {
+            Some(options) => Ok(options.memory_bytes),
+            None => self
+                .seat
+                .with("an opening", |job| Ok(job.options.stream.memory_bytes)),
+        }
+    }
+
     pub(crate) fn handle_by(mut self, handler: S::Handler) -> Self {
         self.handler = Some(handler);
         self

@@ -89,6 +89,7 @@ where
         elements: Arc<Elements<E>>,
         handler: S::Handler,
     ) -> Result<Array<E, T, C, S>> {
+        elements.lock("an opening")?.most_logged_bytes = self.shuffle.memory_bytes()?;
         Ok(Array {
             handle: self.shuffle.handle_by(handler).open()?.handle,
             elements,

@@ -7,7 +7,7 @@ use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
 use super::elements::{Elements, InUse};
-use super::table::{Local, Table};
+use super::table::{Local, Logged, Table};
 use super::{ArrayOutbox, ELEMENT, EVERY, GONE, INSERTED, ITEM, MOVED, Owners, with_words};
 use crate::deliver::Message;
 use crate::engine::BadRun;
@@ -96,7 +96,10 @@ where
                     return Err(no_value(source, "a broadcast out of order"));
                 }
                 *heard = number;
-                table.log.push((source.0, number, rest.into()));
+                table.log(source.0, number, rest).map_err(|why| {
+                    tracing::error!(source = source.0, why, "a broadcast is not kept");
+                    BadRun::NoMemory(rest.len())
+                })?;
                 let keys: Vec<u64> = table.here.keys().copied().collect();
                 keys.into_iter().try_for_each(|key| {
                     let ahead = table.here[&key].ahead.get(&source.0);
@@ -191,9 +194,7 @@ where
             self.elements.keep(table, sent);
         }
         // What it has missed on its way.
-        let is_new = |(from, number, _): &&(u32, u64, Box<[u8]>)| {
-            *number > seen.get(from).copied().unwrap_or(0)
-        };
+        let is_new = |(from, number, _): &&Logged| *number > seen.get(from).copied().unwrap_or(0);
         let missed: Vec<_> = table.log.iter().filter(is_new).cloned().collect();
         for (at, (from, _, item)) in missed.iter().enumerate() {
             if !table.here.contains_key(&key) {

@@ -26,6 +26,14 @@ pub struct Elsewhere {
     pub moves: u64,
 }
 
+/// Source, number and item of a broadcast.
+pub type Logged = (u32, u64, Box<[u8]>);
+
+/// What an item takes in the log.
+fn logged_bytes(item: &[u8]) -> usize {
+    size_of::<Logged>() + item.len()
+}
+
 pub struct Table<E> {
     pub here: HashMap<u64, Local<E>>,
     /// On the owner of a key as long as there is the element; else for the step in which it has
@@ -35,8 +43,11 @@ pub struct Table<E> {
     pub inserted: i64,
     /// Broadcasts heard, by source.
     pub heard: HashMap<u32, u64>,
-    /// Source, number and item of broadcasts: an element may come that has not had them.
-    pub log: Vec<(u32, u64, Box<[u8]>)>,
+    /// Broadcasts that an element may not have had that comes.
+    pub log: Vec<Logged>,
+    /// What they take, and may take.
+    logged_bytes: usize,
+    pub most_logged_bytes: usize,
     /// Of the log, those that were there when a step was over for the last time.
     pub logged: usize,
     pub late: u64,
@@ -54,6 +65,8 @@ impl<E> Table<E> {
             inserted: 0,
             heard: HashMap::new(),
             log: Vec::new(),
+            logged_bytes: 0,
+            most_logged_bytes: usize::MAX,
             logged: 0,
             late: 0,
             settled: 0,
@@ -93,6 +106,26 @@ impl<E> Table<E> {
         }
     }
 
+    /// Keeps a broadcast until no element can come without it.
+    pub fn log(
+        &mut self,
+        source: u32,
+        number: u64,
+        item: &[u8],
+    ) -> std::result::Result<(), String> {
+        let bytes = self.logged_bytes.saturating_add(logged_bytes(item));
+        if bytes > self.most_logged_bytes {
+            return Err(format!(
+                "broadcasts to the elements of an array need {bytes} bytes in a step, and \
+                 memory_bytes allows for {}: end a step, or fence, before there are so many",
+                self.most_logged_bytes
+            ));
+        }
+        self.logged_bytes = bytes;
+        self.log.push((source, number, item.into()));
+        Ok(())
+    }
+
     /// So many steps are over here.
     pub fn settle_until(&mut self, steps: u64, is_owner: impl Fn(u64) -> bool) {
         if self.settled < steps {
@@ -109,7 +142,8 @@ impl<E> Table<E> {
             let stays = is_owner(key) && of.rank.is_some();
             stays || !std::mem::replace(&mut of.is_old, true)
         });
-        self.log.drain(..self.logged);
+        let old = self.log.drain(..self.logged);
+        self.logged_bytes -= old.map(|old| logged_bytes(&old.2)).sum::<usize>();
         self.logged = self.log.len();
     }
 

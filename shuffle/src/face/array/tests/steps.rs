@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use super::{loopback, ranks};
 use crate::face::codec::Plain;
 use crate::terminate::reduce::Reduce;
-use crate::{Contributors, Error, Inline, Job, Rank, Result, Seat, over, threaded};
-use trihop_transport::bootstrap::Custom;
+use crate::{
+    Contributors, Error, Inline, Job, Options, Rank, Result, Seat, StreamOptions, over, threaded,
+};
+use trihop_transport::bootstrap::{Custom, Launcher};
 
 const RANKS: u32 = 3;
 const KEYS: u64 = 12;
@@ -112,4 +114,37 @@ fn steps_of_an_array_follow_each_other_by_calls_at_their_ends() {
             outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
         }
     }
+}
+
+#[test]
+fn broadcasts_are_kept_for_two_steps_within_memory_bytes() {
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        stream: StreamOptions {
+            memory_bytes: 256 << 10,
+            ..StreamOptions::default()
+        },
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let array = job.array::<u64, u64, _>("news", Plain);
+    let array = array.open(|_, sum, item, _| *sum += item).unwrap();
+    array.insert(1, 0).unwrap();
+    for _ in 0..20 {
+        for at in 0..2_000 {
+            array.extend([(1, &0), (1, &at)]).unwrap();
+            array.broadcast(&at).unwrap();
+        }
+        array.fence().unwrap();
+    }
+    let sums = array.with(|_, sum| *sum).unwrap();
+    assert_eq!(sums, [20 * 1_999 * 2_000]);
+    let mut never_ending = (0..1_000_000).map(|_| array.broadcast(&1));
+    let refused = never_ending
+        .find_map(Result::err)
+        .expect("memory has an end");
+    assert!(
+        matches!(refused, Error::NoMemory { bytes: 8 }),
+        "{refused:?}"
+    );
 }
