@@ -545,7 +545,8 @@ typedef struct trihop_options_t {
   // Memory of the stream's queues on a rank, in fixed shares.
   // Lanes, batches, receive slots, open runs and deliveries that wait are shares of
   // it. What each link must have, two batches and a small slot, comes on top where
-  // links are many, and so do long records and the spill.
+  // links are many, and so do long records, the spill, and what arrays keep of
+  // broadcasts, at most as much again.
   // Default 32 MiB; 64 KiB to 64 GiB; in bytes. Equal on all ranks.
   uint64_t memory_bytes;
   // Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
@@ -567,9 +568,11 @@ typedef struct trihop_options_t {
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
   // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
-  // (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
-  // grid of nodes, with three hops for each coordinate at most and the links divided
-  // among the ranks of a node. A Rust program may bring its own. Where an eighth of
+  // (`mesh:3d`, and two dimensions where nothing is said); dimensions are eight at
+  // most. `node-mesh` does so on a grid of nodes, with three hops for each
+  // coordinate at most and the links divided among the ranks of a node. For
+  // mini-ranks grids are of processes, for ranks with agents of nodes, and
+  // `fabric-only` is refused. A Rust program may bring its own. Where an eighth of
   // `memory_bytes` does not hold two batches for each link, all others than
   // `three-hop` alone are refused.
   // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.

@@ -242,6 +242,26 @@ fn ig_on_one_and_two_nodes() {
 }
 
 #[test]
+fn histo_goes_along_grids_on_each_seat() {
+    for seat in ["inline", "minirank --minis-per-rank 1", "agent"] {
+        for route in ["mesh:2x3", "node-mesh:1d"] {
+            let words = format!("histo --count 5000 --ranks 6 --nodes 3 --route {route}");
+            let rows = rows(&format!("{words} --seat {seat}"));
+            assert_eq!(
+                (rows.len(), &rows[0]["route"]),
+                (1, &route.into()),
+                "{seat}"
+            );
+        }
+    }
+    let refused = run(command(
+        "histo --ranks 4 --nodes 2 --route fabric-only --seat agent",
+    ));
+    let why = "ranks with an agent have no links of their own";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+}
+
+#[test]
 fn round_checks_every_round_by_itself() {
     for shape in [
         "--ranks 1",

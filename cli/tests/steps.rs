@@ -3,7 +3,7 @@
 
 mod launched;
 
-use launched::compiled::{Compiler, client_of, launch};
+use launched::compiled::{Compiler, client_of, launch, launch_with};
 
 #[test]
 fn a_program_in_cpp_has_types_exceptions_and_destructors() {
@@ -105,6 +105,35 @@ fn steps_follow_each_other_by_calls_and_own_messages_are_handled_at_once() {
         for seat in ["inline", "threaded"] {
             let ended = launch(shape, &program, &[seat, "100"]).succeeded();
             assert_eq!(ended.stdout, format!("{ranks} ranks, 100 steps\n"));
+        }
+    }
+}
+
+#[test]
+fn programs_in_c_and_cpp_go_along_any_route() {
+    let programs = [
+        ("typed", Compiler::Cpp, &[][..], "ok\n"),
+        ("steps", Compiler::C, &["30"], "6 ranks, 30 steps\n"),
+        ("arrays", Compiler::C, &[], "6 ranks\n"),
+        ("chain", Compiler::C, &["30"], "6 ranks, 30 steps\n"),
+        ("windows", Compiler::C, &["2000"], "6 ranks\n"),
+    ];
+    for (name, compiler, arguments, said) in programs {
+        if !compiler.is_there() {
+            continue;
+        }
+        let program = client_of("steps", name, compiler, &["include"]);
+        for (route, seat) in [
+            ("direct", "threaded"),
+            ("mesh:2x3", "inline"),
+            ("mesh:2x2x2", "threaded"),
+            ("node-mesh:2d", "inline"),
+        ] {
+            let arguments = [&[seat], arguments].concat();
+            let shape = ["-n", "6", "--nodes", "3"];
+            let environment = [("TRIHOP_ROUTE", route)];
+            let ended = launch_with(&shape, &program, &arguments, &environment).succeeded();
+            assert_eq!(ended.stdout, said, "{name} over {route}");
         }
     }
 }

@@ -113,10 +113,13 @@ pub fn advise(asked: &Advise, topology: &Topology) -> Vec<Advice> {
         "direct",
         "mesh:2d",
         "mesh:3d",
+        "mesh:4d",
+        "node-mesh:1d",
         "node-mesh",
+        "node-mesh:3d",
     ] {
         let name = text.parse::<RouteName>().map_err(|why| why.to_string());
-        // A grid of three dimensions needs as many ranks.
+        // A grid of three dimensions or four needs as many ranks, or nodes.
         names.extend(name.and_then(|name| name.for_job(topology)).ok());
     }
     names.dedup();

@@ -58,7 +58,8 @@ macro_rules! options_table {
                 /// Memory of the stream's queues on a rank, in fixed shares.
                 /// Lanes, batches, receive slots, open runs and deliveries that wait are shares of
                 /// it. What each link must have, two batches and a small slot, comes on top where
-                /// links are many, and so do long records and the spill.
+                /// links are many, and so do long records, the spill, and what arrays keep of
+                /// broadcasts, at most as much again.
                 agreed memory_bytes: usize as u64 = (32 MiB) in (64 KiB to 64 GiB) "bytes";
                 /// Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
                 /// quarter of the memory that the processes of a node may use, divided by its
@@ -77,9 +78,11 @@ macro_rules! options_table {
                 /// `three-hop`, with two links to each rank of the node in the place of lanes;
                 /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
                 /// are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
-                /// (`mesh:3d`, and two dimensions where nothing is said). `node-mesh` does so on a
-                /// grid of nodes, with three hops for each coordinate at most and the links divided
-                /// among the ranks of a node. A Rust program may bring its own. Where an eighth of
+                /// (`mesh:3d`, and two dimensions where nothing is said); dimensions are eight at
+                /// most. `node-mesh` does so on a grid of nodes, with three hops for each
+                /// coordinate at most and the links divided among the ranks of a node. For
+                /// mini-ranks grids are of processes, for ranks with agents of nodes, and
+                /// `fabric-only` is refused. A Rust program may bring its own. Where an eighth of
                 /// `memory_bytes` does not hold two batches for each link, all others than
                 /// `three-hop` alone are refused.
                 agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd") "";
