@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use trihop_transport::sync::Arc;
 
-use super::client::{Answered, outcome};
+use super::client::Answered;
 use super::port::{Port, received};
-use super::wait::Limit;
+use super::wait::{Limit, outcome};
 use super::wire::Request;
-use super::{Channel, Received, Return, Timeout, terms};
+use super::{Channel, Received, Return, Timeout, poll};
 use crate::error::Result;
 use crate::job::JobState;
 use crate::seat::Seat;
@@ -200,7 +200,7 @@ impl<S: Seat> Channel<S> {
     ///
     /// # Errors
     /// As [`Channel::start_get`].
-    pub fn start_poll(&self, poll: terms::Poll, timeout: Timeout) -> Result<Asked<u64, S>> {
+    pub fn start_poll(&self, poll: poll::Poll, timeout: Timeout) -> Result<Asked<u64, S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
         let id = port.start_poll(poll, &limit)?;
         Ok(Asked::new(port, id, super::port::POLL, limit))

@@ -3,10 +3,11 @@
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
-use super::client::{Answered, Expects, Room, outcome};
+use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
-use super::terms::{ChannelLimits, Poll, Return, Take, Timeout};
-use super::wait::Limit;
+use super::poll::{ChannelKind, Poll};
+use super::terms::{ChannelLimits, Return, Take, Timeout};
+use super::wait::{Limit, outcome};
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ pub(super) struct Port<S: Seat> {
     number: u32,
     at_owner: u32,
     limits: ChannelLimits,
+    kind: ChannelKind,
 }
 
 impl<S: Seat> Port<S> {
@@ -82,6 +84,20 @@ impl<S: Seat> Port<S> {
         self.channels.ask(self.descriptor.owner(), request, bytes)
     }
 
+    /// Refuses what channels of other kinds know.
+    fn knows(&self, does: bool, what: &str) -> Result<()> {
+        if does {
+            return Ok(());
+        }
+        let (Descriptor { number, owner, .. }, kind) = (self.descriptor, self.kind.name());
+        let why = format!("channel {number} of rank {owner} is {kind}, and knows no {what}");
+        Err(Error::misuse(self.channels.name(), why))
+    }
+
+    fn has_messages(&self, what: &str) -> Result<()> {
+        self.knows(self.kind == ChannelKind::Messages, what)
+    }
+
     /// Sends a message once the window has room, which is not waited for where that is `tried`
     /// only; the number of the request, 0 where nothing answers it.
     pub fn start_send(
@@ -92,6 +108,7 @@ impl<S: Seat> Port<S> {
         limit: &Limit,
         tries: bool,
     ) -> Result<u64> {
+        self.has_messages("messages to be sent")?;
         let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
         let most = most.min(self.channels.message_bytes - HEAD_BYTES);
         if bytes.len() > most {
@@ -192,6 +209,7 @@ impl<S: Seat> Port<S> {
     }
 
     fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
+        self.has_messages("messages to be got")?;
         self.start((GET, Expects::Message), limit, |id, timeout_ns| {
             Request::Get {
                 port: self.at_owner,
@@ -203,13 +221,16 @@ impl<S: Seat> Port<S> {
     }
 
     pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
-        self.start((POLL, Expects::Number), limit, |id, timeout_ns| {
-            Request::Poll {
-                port: self.at_owner,
-                id,
-                poll,
-                timeout_ns,
-            }
+        self.knows(poll.is_of(self.kind), &format!("poll `{poll:?}`"))?;
+        let expects = match poll {
+            Poll::Acquire => Expects::Permit,
+            _ => Expects::Number,
+        };
+        self.start((POLL, expects), limit, |id, timeout_ns| Request::Poll {
+            port: self.at_owner,
+            id,
+            poll,
+            timeout_ns,
         })
     }
 
@@ -298,6 +319,7 @@ impl<S: Seat> Channel<S> {
             number,
             at_owner: 0,
             limits: ChannelLimits::default(),
+            kind: ChannelKind::Messages,
         };
         let open = Request::Open {
             channel: descriptor.number,
@@ -311,8 +333,8 @@ impl<S: Seat> Channel<S> {
             .and_then(|answered| outcome(answered.status, what, &descriptor));
         let opened = opened.map(|()| channels.office.client().opened(number));
         match opened {
-            Ok(Some((at_owner, limits))) => {
-                (port.at_owner, port.limits) = (at_owner, limits);
+            Ok(Some((at_owner, limits, kind))) => {
+                (port.at_owner, port.limits, port.kind) = (at_owner, limits, kind);
                 Ok(Self(Arc::new(port)))
             }
             Ok(None) => unreachable!("an opening that is done has limits"),
@@ -330,6 +352,11 @@ impl<S: Seat> Channel<S> {
     /// What names the channel on all ranks.
     pub fn descriptor(&self) -> Descriptor {
         self.0.descriptor
+    }
+
+    /// What the channel is.
+    pub fn kind(&self) -> ChannelKind {
+        self.0.kind
     }
 
     /// What the channel may hold, as its owner has made it.
@@ -399,9 +426,12 @@ impl<S: Seat> Channel<S> {
         self.0.take(Take::Pop, timeout)
     }
 
-    /// Waits until what is polled holds, or asks for a number: see [`Poll`].
+    /// Waits until what is polled holds, asks for a number, or uses a semaphore or a barrier: see
+    /// [`Poll`].
     ///
     /// # Errors
+    /// [`Error::Misuse`] for what this [kind](Channel::kind) of channel does not know, and for a
+    /// release beyond the most that a semaphore may be; [`Error::BarrierBroken`];
     /// [`Error::WouldBlock`] and [`Error::TimedOut`] where it does not hold;
     /// [`Error::ChannelClosed`] where it never will; else as [`Channel::get`].
     pub fn poll(&self, poll: Poll, timeout: Timeout) -> Result<u64> {
