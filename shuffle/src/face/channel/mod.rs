@@ -8,6 +8,7 @@ mod asked;
 mod builder;
 mod client;
 mod descriptor;
+mod event;
 mod office;
 mod owner;
 mod poll;

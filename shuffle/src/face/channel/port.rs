@@ -1,17 +1,18 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
-use trihop_transport::sync::Arc;
+use trihop_transport::sync::{Arc, OnceLock};
 use trihop_transport::topology::Rank;
 
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
+use super::event::Event;
 use super::poll::{ChannelKind, Poll};
 use super::terms::{ChannelLimits, Return, Take, Timeout};
 use super::wait::{Limit, outcome};
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
 use crate::error::{Error, Result};
-use crate::job::JobState;
+use crate::job::{Awaited, JobState};
 use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
@@ -56,6 +57,7 @@ pub(super) struct Port<S: Seat> {
     at_owner: u32,
     limits: ChannelLimits,
     kind: ChannelKind,
+    pub event: OnceLock<Event>,
 }
 
 impl<S: Seat> Port<S> {
@@ -73,6 +75,11 @@ impl<S: Seat> Port<S> {
 
     pub fn at_owner(&self) -> u32 {
         self.at_owner
+    }
+
+    /// What the job knows a request by.
+    pub fn awaited(&self, id: u64) -> Awaited {
+        (self.channels.handle.id.stream, self.number, id)
     }
 
     fn is_here(&self) -> bool {
@@ -94,7 +101,7 @@ impl<S: Seat> Port<S> {
         Err(Error::misuse(self.channels.name(), why))
     }
 
-    fn has_messages(&self, what: &str) -> Result<()> {
+    pub fn has_messages(&self, what: &str) -> Result<()> {
         self.knows(self.kind == ChannelKind::Messages, what)
     }
 
@@ -260,8 +267,8 @@ impl<S: Seat> Port<S> {
     }
 
     fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
-        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit))?;
-        Ok(received(answered))
+        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
+        Ok(received(answered.inspect_err(|error| self.got(error))?))
     }
 
     /// Makes a request that no room is waited for: with the next call where that is not possible,
@@ -295,6 +302,7 @@ pub(super) fn received(answered: Answered) -> Received {
 
 impl<S: Seat> Drop for Port<S> {
     fn drop(&mut self) {
+        self.end_event();
         let mut client = self.channels.office.client();
         let Some(close) = client.close(self.number) else {
             return; // with the last answer that is under way
@@ -320,6 +328,7 @@ impl<S: Seat> Channel<S> {
             at_owner: 0,
             limits: ChannelLimits::default(),
             kind: ChannelKind::Messages,
+            event: OnceLock::new(),
         };
         let open = Request::Open {
             channel: descriptor.number,
