@@ -1,5 +1,7 @@
 //! Semaphores and barriers of whole jobs.
 
+#![allow(clippy::disallowed_types, reason = "what the ranks of a test share")]
+
 use trihop_transport::sync::{AtomicU32, Ordering};
 
 use super::*;
