@@ -169,6 +169,7 @@ fn write_header() {
         "array",
         "channel/open",
         "channel",
+        "channel/poll",
         "stats",
         "details",
         "threads",

@@ -89,6 +89,8 @@ enum trihop_status_t
   // A text that names no channel: no descriptor, or one of another job or of a channel that is
   // gone.
   TRIHOP_ERR_NO_CHANNEL = 23,
+  // A barrier was aborted, or was reset while this call waited in it.
+  TRIHOP_ERR_BROKEN = 24,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -114,6 +116,27 @@ enum trihop_broadcast_t
 typedef enum trihop_broadcast_t trihop_broadcast_t;
 #else
 typedef int32_t trihop_broadcast_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a channel is.
+enum trihop_channel_kind_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // A bounded queue of messages.
+  TRIHOP_CHANNEL_MESSAGES = 0,
+  // A number that is taken from and given back to: `trihop_channel_create_semaphore`.
+  TRIHOP_CHANNEL_SEMAPHORE = 1,
+  // Where so many wait for each other: `trihop_channel_create_barrier`.
+  TRIHOP_CHANNEL_BARRIER = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_channel_kind_t trihop_channel_kind_t;
+#else
+typedef int32_t trihop_channel_kind_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -178,7 +201,8 @@ typedef int32_t trihop_end_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What `trihop_channel_poll` waits for, or asks.
+// What `trihop_channel_poll` waits for, asks, or does. Each is of one kind of channel, and
+// `TRIHOP_POLL_CLOSED` of all: others are `TRIHOP_ERR_MISUSE`.
 enum trihop_poll_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -200,6 +224,29 @@ enum trihop_poll_t
   TRIHOP_POLL_SIZE = 6,
   // How many messages it may hold, at once.
   TRIHOP_POLL_CAPACITY = 7,
+  // Of a semaphore, P: until its value is above 0, and takes one from it; what is left.
+  TRIHOP_POLL_ACQUIRE = 8,
+  // Of a semaphore, V: adds one to its value, at once; what that is before anybody who waits
+  // takes from it. `TRIHOP_ERR_MISUSE` where it is the most that the semaphore may be.
+  TRIHOP_POLL_RELEASE = 9,
+  // Of a semaphore, Z: until its value is 0; 0.
+  TRIHOP_POLL_ZERO = 10,
+  // Of a semaphore: its value, at once.
+  TRIHOP_POLL_VALUE = 11,
+  // Of a barrier: until as many calls have come as it has parties, this one among them; how many
+  // came before this one, so that exactly one has 0. It may be used again at once. A call whose
+  // time is over has not come.
+  TRIHOP_POLL_ARRIVE = 12,
+  // Of a barrier: breaks it, at once; how many waited. These, and who comes from now on, get
+  // `TRIHOP_ERR_BROKEN`.
+  TRIHOP_POLL_ABORT = 13,
+  // Of a barrier: makes it whole and empty, at once; how many waited. These get
+  // `TRIHOP_ERR_BROKEN`.
+  TRIHOP_POLL_RESET = 14,
+  // Of a barrier: how many wait in it, at once.
+  TRIHOP_POLL_WAITING = 15,
+  // Of a barrier: 1 where it is broken and 0 where not, at once.
+  TRIHOP_POLL_BROKEN = 16,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -348,7 +395,7 @@ typedef struct trihop_array_t trihop_array_t;
 
 // A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 // messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
-// and gets from it. What one thread sends by a port comes into the channel in that order; there is
+// and gets from it. Semaphores and barriers are channels too, which are polled only. What one thread sends by a port comes into the channel in that order; there is
 // no order between ports.
 //
 // The owner does what it is asked in the order in which that comes, and what cannot be done at once
@@ -2022,7 +2069,32 @@ trihop_status_t trihop_channel_create(const struct trihop_channels_t *channels,
                                       const struct trihop_channel_limits_t *limits,
                                       struct trihop_channel_t **channel);
 
-// Makes a port of the channel with this descriptor, by asking its owner.
+// Makes a semaphore of this rank's, and a port of it: a channel with a value, that
+// `TRIHOP_POLL_ACQUIRE` takes one from and `TRIHOP_POLL_RELEASE` adds one to. It is never above
+// `most`: `UINT64_MAX` is no bound. Of `limits`, of which null stands for the defaults, `ports` and
+// `window_messages` count, the calls of a port that may wait at once.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a value above `most`, and on limits that cannot be.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channel_create_semaphore(const struct trihop_channels_t *channels,
+                                                uint64_t value,
+                                                uint64_t most,
+                                                const struct trihop_channel_limits_t *limits,
+                                                struct trihop_channel_t **channel);
+
+// Makes a barrier of this rank's, and a port of it: a channel in which `parties` calls with
+// `TRIHOP_POLL_ARRIVE` wait for each other, of whichever ranks and ports. `limits` as of
+// `trihop_channel_create_semaphore`: 1024 ports by default.
+//
+// Fails with `TRIHOP_ERR_CONFIG` where `parties` are none, or more than may wait by all ports, and
+// on limits that cannot be.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channel_create_barrier(const struct trihop_channels_t *channels,
+                                              uint32_t parties,
+                                              const struct trihop_channel_limits_t *limits,
+                                              struct trihop_channel_t **channel);
+
+// Makes a port of the channel with this descriptor, whatever its kind, by asking its owner.
 //
 // Fails with `TRIHOP_ERR_NO_CHANNEL` where that is no descriptor, or one of another job, or of a
 // channel that is gone; with `TRIHOP_ERR_CONFIG` where the channel has as many ports as it may.
@@ -2083,17 +2155,6 @@ trihop_status_t trihop_channel_pop(const struct trihop_channel_t *channel, int64
 // Threads: any.
 void trihop_received_free(struct trihop_received_t *received);
 
-// Waits until `what`, of `trihop_poll_t`, holds, or asks for a number; `value` is set to what that
-// says, and may be null. `timeout_ns` as of `trihop_channel_send`.
-//
-// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, and with
-// `TRIHOP_ERR_CLOSED` where it never will.
-// Threads: as `trihop_channel_t`.
-trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
-                                    int32_t what,
-                                    int64_t timeout_ns,
-                                    uint64_t *value);
-
 // How many sends of this port have failed after they had returned, and, where `last` is not null,
 // the status of the last of them: `TRIHOP_OK` where none has.
 //
@@ -2124,6 +2185,42 @@ trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
 //
 // Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);
+
+// Waits until `what`, of `trihop_poll_t`, holds, asks for a number, or uses a semaphore or a
+// barrier; `value` is set to what that says, and may be null. `timeout_ns` as of
+// `trihop_channel_send`.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, with
+// nothing done, with `TRIHOP_ERR_CLOSED` where it never will, with `TRIHOP_ERR_BROKEN` of a barrier
+// that is, and with `TRIHOP_ERR_MISUSE` for what channels of this kind do not know.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
+                                    int32_t what,
+                                    int64_t timeout_ns,
+                                    uint64_t *value);
+
+// What the channel is, of `trihop_channel_kind_t`.
+//
+// Threads: any.
+trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int32_t *kind);
+
+// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something may
+// be had from the channel without waiting: a message, or the error that it is closed or the job
+// has failed. It is the port's: the same at each call, closed by `trihop_channel_free`, and neither
+// to be read, written nor closed.
+//
+// It is armed by the first call of this, and again by each get, peek and pop of this port that
+// finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is woken gets until
+// nothing is found, and then sleeps. Until then it stays readable. While it is armed it counts as
+// one request of the port's that waits.
+//
+// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
+// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
+//
+// Fails with `TRIHOP_ERR_MISUSE` of a semaphore or a barrier, and with `TRIHOP_ERR_WOULD_BLOCK`
+// where as many requests of the port wait as may.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

@@ -19,6 +19,7 @@
 #ifndef TRIHOP_HPP
 #define TRIHOP_HPP
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -1236,6 +1237,216 @@ private:
     std::unique_ptr<detail::HandlerBase> calls_;
     detail::Steps steps_;
     trihop_array_t *array_ = nullptr;
+};
+
+/* How long a call on a channel may take: a time, never() or once(). */
+class Timeout {
+public:
+    template <class Count, class Period>
+    Timeout(std::chrono::duration<Count, Period> time)
+        : ns_(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count()) {
+        if (ns_ < 1)
+            ns_ = 1;
+    }
+
+    /* As long as it takes. */
+    static Timeout never() noexcept { return Timeout(TRIHOP_NO_TIMEOUT); }
+
+    /* It is tried once. */
+    static Timeout once() noexcept { return Timeout(TRIHOP_ONCE); }
+
+    std::int64_t ns() const noexcept { return ns_; }
+
+private:
+    explicit Timeout(std::int64_t ns) noexcept : ns_(ns) {}
+
+    std::int64_t ns_;
+};
+
+/* When a send to a channel returns: see trihop_return_t. */
+enum class Return : std::int32_t {
+    Immediately = TRIHOP_IMMEDIATELY,
+    WhenBuffered = TRIHOP_WHEN_BUFFERED,
+    WhenDeposited = TRIHOP_WHEN_DEPOSITED,
+    WhenReceived = TRIHOP_WHEN_RECEIVED
+};
+
+/* A message that was got from a channel, with its memory. */
+class Received {
+public:
+    Received(Received &&other) noexcept : received_(std::exchange(other.received_, trihop_received_t{})) {}
+    Received &operator=(Received &&) = delete;
+    ~Received() { trihop_received_free(&received_); }
+
+    const void *data() const noexcept { return received_.bytes; }
+    std::size_t size() const noexcept { return received_.length; }
+    std::uint32_t source() const noexcept { return received_.source; }
+    std::uint32_t kind() const noexcept { return received_.kind; }
+
+private:
+    friend class Channel;
+    Received() noexcept : received_{} {}
+
+    trihop_received_t received_;
+};
+
+/* A port of a channel, which is closed with it: see trihop_channel_t. What cannot be done in time gives false or nothing, with
+ * nothing done; all else that fails is thrown. */
+class Channel {
+public:
+    Channel(Channel &&other) noexcept : channel_(std::exchange(other.channel_, nullptr)) {}
+    Channel &operator=(Channel &&) = delete;
+
+    ~Channel() {
+        if (channel_ != nullptr && trihop_channel_free(channel_) != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_channel_free: %s\n", trihop_last_error());
+    }
+
+    trihop_channel_t *get() const noexcept { return channel_; }
+
+    /* What names it on all ranks. */
+    std::string descriptor() const {
+        char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS];
+        std::size_t length = 0;
+        check(trihop_channel_descriptor(channel_, text, sizeof text, &length));
+        return std::string(text, length);
+    }
+
+    /* Of trihop_channel_kind_t. */
+    std::int32_t kind() const {
+        std::int32_t kind = 0;
+        check(trihop_channel_kind(channel_, &kind));
+        return kind;
+    }
+
+    /* See trihop_channel_send. */
+    bool send(std::uint32_t kind, const void *bytes, std::size_t length, Return when = Return::WhenDeposited,
+              Timeout timeout = Timeout::never()) const {
+        const auto returns = static_cast<std::int32_t>(when);
+        return in_time(trihop_channel_send(channel_, kind, bytes, length, returns, timeout.ns()));
+    }
+
+    /* The first message, taken out: see trihop_channel_get. */
+    std::optional<Received> receive(Timeout timeout = Timeout::never()) const {
+        return message(timeout, trihop_channel_get);
+    }
+
+    /* A copy of the first message. */
+    std::optional<Received> peek(Timeout timeout = Timeout::never()) const {
+        return message(timeout, trihop_channel_peek);
+    }
+
+    /* Drops the first message. */
+    bool pop(Timeout timeout = Timeout::never()) const { return in_time(trihop_channel_pop(channel_, timeout.ns())); }
+
+    /* What is polled, of trihop_poll_t. */
+    std::optional<std::uint64_t> poll(std::int32_t what, Timeout timeout = Timeout::never()) const {
+        std::uint64_t value = 0;
+        if (!in_time(trihop_channel_poll(channel_, what, timeout.ns(), &value)))
+            return std::nullopt;
+        return value;
+    }
+
+    /* Takes one from a semaphore. */
+    bool acquire(Timeout timeout = Timeout::never()) const { return poll(TRIHOP_POLL_ACQUIRE, timeout).has_value(); }
+
+    /* Gives a semaphore one. */
+    void release() const { (void)poll(TRIHOP_POLL_RELEASE); }
+
+    /* Comes to a barrier, and waits for the others; how many came before. */
+    std::optional<std::uint64_t> arrive(Timeout timeout = Timeout::never()) const {
+        return poll(TRIHOP_POLL_ARRIVE, timeout);
+    }
+
+    /* A file descriptor, which is the port's: see trihop_channel_event. */
+    int event() const {
+        std::int32_t descriptor = -1;
+        check(trihop_channel_event(channel_, &descriptor));
+        return descriptor;
+    }
+
+    /* Sends that have failed after they had returned. */
+    std::uint64_t failures() const {
+        std::uint64_t count = 0;
+        check(trihop_channel_failures(channel_, &count, nullptr));
+        return count;
+    }
+
+    /* See trihop_channel_close. */
+    void close() const { check(trihop_channel_close(channel_)); }
+
+private:
+    friend class Channels;
+    explicit Channel(trihop_channel_t *channel) noexcept : channel_(channel) {}
+
+    static bool in_time(trihop_status_t status) { return status != TRIHOP_ERR_TIMED_OUT && try_check(status); }
+
+    template <class Call> std::optional<Received> message(Timeout timeout, Call call) const {
+        Received received;
+        if (!in_time(call(channel_, timeout.ns(), &received.received_)))
+            return std::nullopt;
+        return received;
+    }
+
+    trihop_channel_t *channel_;
+};
+
+/* The channels of a job on this rank. Their ports end before them, and they before the job. */
+class Channels {
+public:
+    /* Opens them, which is collective. */
+    Channels(const Job &job, const char *name) { check(trihop_channels_open(job.get(), name, nullptr, &channels_)); }
+
+    Channels(const Job &job, const char *name, const Options &options) {
+        check(trihop_channels_open(job.get(), name, options.get(), &channels_));
+    }
+
+    Channels(Channels &&other) noexcept : scope_(other.scope_), channels_(std::exchange(other.channels_, nullptr)) {}
+    Channels &operator=(Channels &&) = delete;
+
+    /* Closes them, which is collective; not where an exception leaves their scope: that ends the job. */
+    ~Channels() {
+        if (channels_ != nullptr && !scope_.is_left_by_exception() && trihop_channels_close(channels_) != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_channels_close: %s\n", trihop_last_error());
+    }
+
+    trihop_channels_t *get() const noexcept { return channels_; }
+
+    /* A queue of messages of this rank's. */
+    Channel create(const trihop_channel_limits_t *limits = nullptr) const {
+        return made([&](trihop_channel_t **channel) { return trihop_channel_create(channels_, limits, channel); });
+    }
+
+    /* A semaphore of this rank's: see trihop_channel_create_semaphore. */
+    Channel semaphore(std::uint64_t value, std::uint64_t most, const trihop_channel_limits_t *limits = nullptr) const {
+        return made([&](trihop_channel_t **channel) {
+            return trihop_channel_create_semaphore(channels_, value, most, limits, channel);
+        });
+    }
+
+    /* A barrier of this rank's: see trihop_channel_create_barrier. */
+    Channel barrier(std::uint32_t parties, const trihop_channel_limits_t *limits = nullptr) const {
+        return made([&](trihop_channel_t **channel) {
+            return trihop_channel_create_barrier(channels_, parties, limits, channel);
+        });
+    }
+
+    /* That of the descriptor, of whichever rank. */
+    Channel attach(const std::string &descriptor) const {
+        return made([&](trihop_channel_t **channel) {
+            return trihop_channel_attach(channels_, descriptor.c_str(), channel);
+        });
+    }
+
+private:
+    template <class Call> static Channel made(Call call) {
+        trihop_channel_t *channel = nullptr;
+        check(call(&channel));
+        return Channel(channel);
+    }
+
+    detail::Scope scope_;
+    trihop_channels_t *channels_ = nullptr;
 };
 
 } // namespace trihop

@@ -94,6 +94,14 @@ macro_rules! declare {
                 /// The rank that had it.
                 owner: u32,
             },
+            /// A barrier was aborted, or was reset while this call waited in it.
+            #[error("the barrier, channel {number} of rank {owner}, is broken; a reset makes it whole")]
+            BarrierBroken {
+                /// Its number there.
+                number: u32,
+                /// The rank that has it.
+                owner: u32,
+            },
             /// A descriptor that names no channel: not one, of another job, or of one that is gone.
             #[error("{descriptor} names no channel: {why}")]
             NoChannel {

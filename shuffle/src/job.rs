@@ -33,7 +33,7 @@ use directory::Directory;
 use lives::Lives;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
-pub(crate) use parked::Way;
+pub(crate) use parked::{Awaited, Way};
 pub(crate) use patience::Patience;
 pub(crate) use start::{Started, detect};
 pub(crate) use stop::Stop;

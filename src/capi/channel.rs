@@ -1,6 +1,7 @@
 //! Channels: bounded queues of messages, each on the rank that makes it.
 
 pub mod open;
+pub mod poll;
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
@@ -10,12 +11,12 @@ use std::time::Duration;
 use super::argument;
 use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::channel::{Poll, Received, Return, Timeout};
+use crate::channel::{Received, Return, Timeout};
 use crate::{Channel, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 /// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
-/// and gets from it. What one thread sends by a port comes into the channel in that order; there is
+/// and gets from it. Semaphores and barriers are channels too, which are polled only. What one thread sends by a port comes into the channel in that order; there is
 /// no order between ports.
 ///
 /// The owner does what it is asked in the order in which that comes, and what cannot be done at once
@@ -83,28 +84,6 @@ pub enum trihop_return_t {
     TRIHOP_WHEN_DEPOSITED = 2,
     /// Once somebody has taken it out of the channel.
     TRIHOP_WHEN_RECEIVED = 3,
-}
-
-/// What `trihop_channel_poll` waits for, or asks.
-#[repr(i32)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum trihop_poll_t {
-    /// Until there is a message; how many there are.
-    TRIHOP_POLL_IN = 0,
-    /// Until there is room for a message of one byte; for how many messages.
-    TRIHOP_POLL_OUT = 1,
-    /// Until one of both: 1 for a message, 2 for room, 3 for both.
-    TRIHOP_POLL_IN_OR_OUT = 2,
-    /// Until there is no message, and no send waits; 0.
-    TRIHOP_POLL_EMPTY = 3,
-    /// Until there is no room for a message; how many messages there are.
-    TRIHOP_POLL_FULL = 4,
-    /// Until the channel is closed; how many messages are left.
-    TRIHOP_POLL_CLOSED = 5,
-    /// How many messages there are, at once.
-    TRIHOP_POLL_SIZE = 6,
-    /// How many messages it may hold, at once.
-    TRIHOP_POLL_CAPACITY = 7,
 }
 
 /// A message that was got from a channel. Its memory is the caller's, until `trihop_received_free`.
@@ -315,43 +294,6 @@ pub unsafe extern "C" fn trihop_received_free(received: *mut trihop_received_t) 
         // SAFETY: made by `of` out of a vector with these parts.
         drop(unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) });
     }
-}
-
-/// Waits until `what`, of `trihop_poll_t`, holds, or asks for a number; `value` is set to what that
-/// says, and may be null. `timeout_ns` as of `trihop_channel_send`.
-///
-/// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, and with
-/// `TRIHOP_ERR_CLOSED` where it never will.
-/// Threads: as `trihop_channel_t`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trihop_channel_poll(
-    channel: *const trihop_channel_t,
-    what: i32,
-    timeout_ns: i64,
-    value: *mut u64,
-) -> trihop_status_t {
-    let poll = |channel: &trihop_channel_t| {
-        let what = match what {
-            0 => Poll::In,
-            1 => Poll::Out,
-            2 => Poll::InOrOut,
-            3 => Poll::Empty,
-            4 => Poll::Full,
-            5 => Poll::Closed,
-            6 => Poll::Size,
-            7 => Poll::Capacity,
-            _ => return Err(Failure::argument(format!("{what} is no trihop_poll_t"))),
-        };
-        let timeout = timeout_of(timeout_ns);
-        let polled = either!(&channel.channel, channel => channel.poll(what, timeout))?;
-        if !value.is_null() {
-            // SAFETY: not null, so the header asks for a place for a number.
-            *unsafe { argument::place(value, "value")? } = polled;
-        }
-        Ok(())
-    };
-    // SAFETY: the header asks for null or a port that was not freed.
-    unsafe { with(channel, poll) }
 }
 
 /// How many sends of this port have failed after they had returned, and, where `last` is not null,

@@ -66,13 +66,15 @@ pub enum trihop_status_t {
     /// A text that names no channel: no descriptor, or one of another job or of a channel that is
     /// gone.
     TRIHOP_ERR_NO_CHANNEL = 23,
+    /// A barrier was aborted, or was reset while this call waited in it.
+    TRIHOP_ERR_BROKEN = 24,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 24] = [
+    const ALL: [(Self, &'static CStr); 25] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
@@ -121,6 +123,7 @@ impl trihop_status_t {
             c"the call has taken as long as it may",
         ),
         (TRIHOP_ERR_NO_CHANNEL, c"there is no such channel"),
+        (TRIHOP_ERR_BROKEN, c"the barrier is broken"),
     ];
 
     /// The status of an error of the library.
@@ -133,6 +136,7 @@ impl trihop_status_t {
             Error::Nested(_) => TRIHOP_ERR_NESTED,
             Error::Closed(_) | Error::ChannelClosed { .. } => TRIHOP_ERR_CLOSED,
             Error::TimedOut(_) => TRIHOP_ERR_TIMED_OUT,
+            Error::BarrierBroken { .. } => TRIHOP_ERR_BROKEN,
             Error::NoChannel { .. } => TRIHOP_ERR_NO_CHANNEL,
             Error::MiniRank { .. } => TRIHOP_ERR_MISUSE,
             Error::Mismatch { .. } => TRIHOP_ERR_MISMATCH,

@@ -1,4 +1,5 @@
 /* What the fragments of docs/C.md speak of and do not declare. tests/documents.rs defines the names that follow IN_. */
+#include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +10,8 @@
 struct Cell {
     double heat;
 };
+
+void consume(const void *bytes, std::size_t length);
 #ifdef IN_CELLS
 extern trihop::Job job;
 #endif
@@ -27,17 +30,18 @@ extern trihop_replies_t *replies;
 extern trihop_merging_t *merging;
 extern trihop_array_t *cells;
 extern trihop_channels_t *channels;
-extern trihop_channel_t *tasks;
+extern trihop_channel_t *tasks, *lock, *gate;
 extern trihop_received_t task;
 extern trihop_handler_t taker;
 extern trihop_status_t status;
 extern trihop_step_options_t options;
-extern int is_over, step, steps;
+extern int is_over, step, steps, event;
+extern struct pollfd polled;
 extern size_t objects_here, asked, length;
 extern uint32_t rank, size, node, source, kind, i;
 extern uint32_t target[], index[];
 extern uint64_t item[], value[];
-extern uint64_t held, mine, place;
+extern uint64_t held, mine, place, before;
 extern double heat;
 extern char text[65];
 extern void *bytes, *context, *table;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trihop::channel::{Descriptor, Timeout};
+use trihop::channel::{Descriptor, Poll, Timeout};
 use trihop::{ChannelLimits, Result, over};
 
 use crate::ranks::{
@@ -231,17 +231,48 @@ fn a_rank_whose_handler_panics_is_named_with_its_error_by_all_others() {
     }
 }
 
-/// All wait for a message of rank 0's channel, which is that of some of them.
+/// All have a channel, and use that of rank 0, which some of them are.
+fn use_the_first<S: trihop::Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+    mine: over::Channel<S>,
+    call: impl FnOnce(&over::Channel<S>) -> Result<()>,
+) -> Result<()> {
+    let all = job.allgather(&mine.descriptor().to_bytes())?;
+    let first = channels.attach(&Descriptor::from_bytes(&all[0])?)?;
+    job.barrier()?;
+    say("ready");
+    call(&first)
+}
+
 fn get_from_the_first<S: trihop::Seat>(
     job: &over::Job<S>,
     channels: &over::Channels<S>,
 ) -> Result<()> {
     let mine = channels.create(ChannelLimits::default())?;
-    let all = job.allgather(&mine.descriptor().to_bytes())?;
-    let first = channels.attach(&Descriptor::from_bytes(&all[0])?)?;
-    job.barrier()?;
-    say("ready");
-    first.get(Timeout::Never).map(drop)
+    use_the_first(job, channels, mine, |first| {
+        first.get(Timeout::Never).map(drop)
+    })
+}
+
+/// One call is missing in the barrier.
+fn arrive_at_the_first<S: trihop::Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+) -> Result<()> {
+    let mine = channels.barrier(job.size() + 1, ChannelLimits::default())?;
+    use_the_first(job, channels, mine, |first| {
+        first.poll(Poll::Arrive, Timeout::Never).map(drop)
+    })
+}
+
+#[test]
+fn who_waits_in_a_barrier_hears_of_the_rank_that_dies_be_it_owner_or_party() {
+    let test = "dead::who_waits_in_a_barrier_hears_of_the_rank_that_dies_be_it_owner_or_party";
+    kill_each(test, "2,1", &SeatKind::ALL, |seat| match seat {
+        Seat::Inline(job) => arrive_at_the_first(&job, &job.channels("gate").open()?),
+        Seat::Threaded(job) => arrive_at_the_first(&job, &job.channels("gate").open()?),
+    });
 }
 
 #[test]

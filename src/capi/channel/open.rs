@@ -129,6 +129,19 @@ pub unsafe extern "C" fn trihop_channels_open(
     })
 }
 
+/// The limits that a caller gives.
+///
+/// # Safety
+/// `limits` is null, or has as many bytes as its first field says.
+unsafe fn load(limits: *const trihop_channel_limits_t) -> Result<ChannelLimits, Failure> {
+    if limits.is_null() {
+        return trihop_channel_limits_t::DEFAULTS.limits();
+    }
+    // SAFETY: as the caller promises.
+    let limits = unsafe { load_sized(limits, trihop_channel_limits_t::DEFAULTS, "limits") }?;
+    limits.limits()
+}
+
 /// Makes a port of one that either seat gives.
 ///
 /// # Safety
@@ -164,16 +177,10 @@ pub unsafe extern "C" fn trihop_channel_create(
     limits: *const trihop_channel_limits_t,
     channel: *mut *mut trihop_channel_t,
 ) -> trihop_status_t {
-    let load = || {
-        if limits.is_null() {
-            return trihop_channel_limits_t::DEFAULTS.limits();
-        }
-        // SAFETY: the header asks for as many bytes as the first field says.
-        let limits = unsafe { load_sized(limits, trihop_channel_limits_t::DEFAULTS, "limits") }?;
-        limits.limits()
-    };
-    // SAFETY: the header asks for null or channels that were not closed, and a place.
+    // SAFETY: the header asks for null or as many bytes of limits as their first field says, null or
+    // channels that were not closed, and a place.
     unsafe {
+        let load = || load(limits);
         port(
             channels,
             channel,
@@ -183,7 +190,60 @@ pub unsafe extern "C" fn trihop_channel_create(
     }
 }
 
-/// Makes a port of the channel with this descriptor, by asking its owner.
+/// Makes a semaphore of this rank's, and a port of it: a channel with a value, that
+/// `TRIHOP_POLL_ACQUIRE` takes one from and `TRIHOP_POLL_RELEASE` adds one to. It is never above
+/// `most`: `UINT64_MAX` is no bound. Of `limits`, of which null stands for the defaults, `ports` and
+/// `window_messages` count, the calls of a port that may wait at once.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` on a value above `most`, and on limits that cannot be.
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_create_semaphore(
+    channels: *const trihop_channels_t,
+    value: u64,
+    most: u64,
+    limits: *const trihop_channel_limits_t,
+    channel: *mut *mut trihop_channel_t,
+) -> trihop_status_t {
+    // SAFETY: as of `trihop_channel_create`.
+    unsafe {
+        let load = || load(limits);
+        port(
+            channels,
+            channel,
+            |channels| Ok(channels.semaphore(value, most, load()?)?),
+            |channels| Ok(channels.semaphore(value, most, load()?)?),
+        )
+    }
+}
+
+/// Makes a barrier of this rank's, and a port of it: a channel in which `parties` calls with
+/// `TRIHOP_POLL_ARRIVE` wait for each other, of whichever ranks and ports. `limits` as of
+/// `trihop_channel_create_semaphore`: 1024 ports by default.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` where `parties` are none, or more than may wait by all ports, and
+/// on limits that cannot be.
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_create_barrier(
+    channels: *const trihop_channels_t,
+    parties: u32,
+    limits: *const trihop_channel_limits_t,
+    channel: *mut *mut trihop_channel_t,
+) -> trihop_status_t {
+    // SAFETY: as of `trihop_channel_create`.
+    unsafe {
+        let load = || load(limits);
+        port(
+            channels,
+            channel,
+            |channels| Ok(channels.barrier(parties, load()?)?),
+            |channels| Ok(channels.barrier(parties, load()?)?),
+        )
+    }
+}
+
+/// Makes a port of the channel with this descriptor, whatever its kind, by asking its owner.
 ///
 /// Fails with `TRIHOP_ERR_NO_CHANNEL` where that is no descriptor, or one of another job, or of a
 /// channel that is gone; with `TRIHOP_ERR_CONFIG` where the channel has as many ports as it may.

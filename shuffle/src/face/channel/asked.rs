@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use trihop_transport::sync::Arc;
 
-use super::client::{Answered, outcome};
+use super::client::Answered;
 use super::port::{Port, received};
-use super::wait::Limit;
+use super::wait::{Limit, outcome};
 use super::wire::Request;
-use super::{Channel, Received, Return, Timeout, terms};
+use super::{Channel, Received, Return, Timeout, poll};
 use crate::error::Result;
 use crate::job::JobState;
 use crate::seat::Seat;
@@ -62,15 +62,9 @@ pub struct Asked<T, S: Seat> {
 impl<T, S: Seat> Unpin for Asked<T, S> {}
 
 impl<T, S: Seat> Asked<T, S> {
-    /// What is awaited, among all that is in the job.
-    fn awaited(&self) -> (usize, u32, u64) {
-        let stream = self.port.channels().handle.id.stream;
-        (stream, self.port.number(), self.id)
-    }
-
     /// It has ended, or nobody waits for it any more.
     fn end(&mut self) {
-        let awaited = self.awaited();
+        let awaited = self.port.awaited(self.id);
         self.id = 0;
         if std::mem::take(&mut self.is_heard) {
             let seat = &self.port.channels().handle.seat;
@@ -97,7 +91,12 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
 
     fn finish(&mut self, answered: Answered) -> Result<T> {
         self.end();
-        outcome(answered.status, self.what, &self.port.descriptor())?;
+        let ended = outcome(answered.status, self.what, &self.port.descriptor());
+        if self.what == super::port::GET {
+            ended.inspect_err(|error| self.port.got(error))?;
+        } else {
+            ended?;
+        }
         Ok(T::from_answer(answered))
     }
 
@@ -143,7 +142,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         drop(client);
         drop(before); // with no lock held: it may own anything
         if let (None, Some(waker), true) = (&answered, waker, S::MOVES_ALONE) {
-            let awaited = self.awaited();
+            let awaited = self.port.awaited(id);
             let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
             drop(channels.handle.seat.with(self.what, hear)?);
             self.is_heard = true;
@@ -200,7 +199,7 @@ impl<S: Seat> Channel<S> {
     ///
     /// # Errors
     /// As [`Channel::start_get`].
-    pub fn start_poll(&self, poll: terms::Poll, timeout: Timeout) -> Result<Asked<u64, S>> {
+    pub fn start_poll(&self, poll: poll::Poll, timeout: Timeout) -> Result<Asked<u64, S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
         let id = port.start_poll(poll, &limit)?;
         Ok(Asked::new(port, id, super::port::POLL, limit))

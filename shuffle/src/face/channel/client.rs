@@ -5,9 +5,10 @@ use std::task::Waker;
 
 use super::descriptor::Descriptor;
 use super::owner::{Spare, Stored};
+use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
-use super::wire::{AnswerHead, Ended, Request, Status, parse_limits};
-use crate::error::{Error, Result};
+use super::wire::{About, AnswerHead, Ended, Request, Status, parse_limits};
+use crate::error::Error;
 
 /// Ports of a rank, at most.
 const MOST_PORTS: usize = 1 << 16;
@@ -18,6 +19,8 @@ pub(super) struct Answered {
     pub status: Status,
     pub value: u64,
     pub message: Option<Stored>,
+    /// It was taken from a semaphore.
+    is_permit: bool,
 }
 
 impl Answered {
@@ -27,7 +30,25 @@ impl Answered {
             status: Status::Done,
             value: 0,
             message: None,
+            is_permit: false,
         }
+    }
+
+    /// What goes back to the owner, as the port with this number there, where nobody waits for it.
+    fn back(self, port: u32) -> Option<(Request, Vec<u8>)> {
+        let permit = || Stored {
+            about: About::default(),
+            bytes: Vec::new(),
+            receipt: None,
+        };
+        let message = self.message.or_else(|| self.is_permit.then(permit))?;
+        let request = Request::GiveBack {
+            port,
+            number: message.about.number,
+            kind: message.about.kind,
+            source: message.about.source,
+        };
+        Some((request, message.bytes))
     }
 }
 
@@ -38,6 +59,8 @@ pub(super) enum Expects {
     Word,
     /// Of a poll: a number.
     Number,
+    /// Of a poll that acquires: a number, and what it has taken.
+    Permit,
     Message,
 }
 
@@ -65,6 +88,7 @@ struct Port {
     descriptor: Descriptor,
     /// Its number at the owner, once it is open there; and the channel's limits.
     opened: Option<(u32, ChannelLimits)>,
+    kind: ChannelKind,
     sent: Ended,
     ended: Ended,
     /// How often the owner has said what has ended.
@@ -130,6 +154,7 @@ impl Client {
         *port = Some(Port {
             descriptor,
             opened: None,
+            kind: ChannelKind::Messages,
             sent: Ended::default(),
             ended: Ended::default(),
             told: 0,
@@ -169,9 +194,11 @@ impl Client {
         self.remove(number);
     }
 
-    /// What the owner has said of an opened port: its number there, the channel's limits.
-    pub fn opened(&mut self, number: u32) -> Option<(u32, ChannelLimits)> {
-        self.port(number).opened
+    /// What the owner has said of an opened port: its number there, the channel's limits, and what
+    /// that is.
+    pub fn opened(&mut self, number: u32) -> Option<(u32, ChannelLimits, ChannelKind)> {
+        let port = self.port(number);
+        (port.opened).map(|(at_owner, limits)| (at_owner, limits, port.kind))
     }
 
     /// Counts a send, if the window has room for it.
@@ -268,11 +295,7 @@ impl Client {
         let mut requests = Vec::new();
         if let Some(answered) = self.take_answer(number, id) {
             if let Some((at_owner, _)) = self.port(number).opened {
-                requests.extend(
-                    answered
-                        .message
-                        .map(|message| given_back(at_owner, message)),
-                );
+                requests.extend(answered.back(at_owner));
             }
             return requests;
         }
@@ -379,16 +402,6 @@ impl Bytes<'_> {
     }
 }
 
-fn given_back(port: u32, message: Stored) -> (Request, Vec<u8>) {
-    let request = Request::GiveBack {
-        port,
-        number: message.about.number,
-        kind: message.about.kind,
-        source: message.about.source,
-    };
-    (request, message.bytes)
-}
-
 impl Port {
     fn answer(
         &mut self,
@@ -425,10 +438,11 @@ impl Port {
             let number = u32::try_from(head.value).ok();
             let opened = number.zip(limits).ok_or("limits that cannot be")?;
             self.opened = Some(opened);
+            self.kind = ChannelKind::of(head.about.kind).ok_or("a kind that no channel is of")?;
         }
         let is_message = head.id != 0 && head.about.number != 0;
-        let expects = self.pending[at].expects == Expects::Message;
-        if is_message != (expects && head.status == Status::Done) {
+        let expects = self.pending[at].expects;
+        if is_message != (expects == Expects::Message && head.status == Status::Done) {
             return Err("a message for no get, or none for one");
         }
         let message = is_message.then(|| Stored {
@@ -443,6 +457,7 @@ impl Port {
             status: head.status,
             value: head.value,
             message,
+            is_permit: expects == Expects::Permit && head.status == Status::Done,
         };
         let place = &mut self.pending[at].pending;
         match std::mem::replace(place, Pending::Answered(answered)) {
@@ -451,46 +466,18 @@ impl Port {
                 return Err("a second answer to one request");
             }
             // It stays until its message has gone back: the port is closed behind that.
-            Pending::Abandoned => match (std::mem::replace(place, Pending::Returns), self.opened) {
-                (
-                    Pending::Answered(Answered {
-                        message: Some(of), ..
-                    }),
-                    Some((at_owner, _)),
-                ) => {
-                    let (request, bytes) = given_back(at_owner, of);
-                    effects.back = Some((head.id, request, bytes));
+            Pending::Abandoned => {
+                let answered = std::mem::replace(place, Pending::Returns);
+                let back = match (answered, self.opened) {
+                    (Pending::Answered(of), Some((at_owner, _))) => of.back(at_owner),
+                    _ => None,
+                };
+                match back {
+                    Some((request, bytes)) => effects.back = Some((head.id, request, bytes)),
+                    None => drop(self.pending.remove(at)),
                 }
-                _ => drop(self.pending.remove(at)),
-            },
+            }
         }
         Ok(spare)
-    }
-}
-
-/// What a call says of a request that ended so.
-pub(super) fn outcome(status: Status, what: &'static str, of: &Descriptor) -> Result<()> {
-    match status {
-        Status::Done | Status::Credit => Ok(()),
-        Status::WouldBlock => Err(Error::WouldBlock),
-        Status::TimedOut => Err(Error::TimedOut(what)),
-        Status::Closed => Err(Error::ChannelClosed {
-            number: of.number,
-            owner: of.owner,
-        }),
-        Status::Gone => {
-            let why = format!(
-                "rank {} has no such channel any more, or it leaves",
-                of.owner
-            );
-            Err(Error::no_channel(of.to_string(), why))
-        }
-        Status::NoPort => {
-            let why = format!(
-                "channel {} of rank {} has as many ports open as it may; close some, or make it with more",
-                of.number, of.owner
-            );
-            Err(Error::config("ports", why))
-        }
     }
 }

@@ -8,8 +8,10 @@ mod asked;
 mod builder;
 mod client;
 mod descriptor;
+mod event;
 mod office;
 mod owner;
+mod poll;
 mod port;
 mod terms;
 #[cfg(test)]
@@ -29,9 +31,10 @@ pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
 pub(crate) use office::Office;
 use office::{News, with_request};
-use owner::{Owner, Payload};
+use owner::{Gate, Owner, Payload};
+pub use poll::{ChannelKind, Poll};
 pub use port::{Channel, Received};
-pub use terms::{ChannelLimits, Poll, Return, Timeout};
+pub use terms::{ChannelLimits, Return, Timeout};
 use wire::Request;
 
 /// The channels of a job on one rank: makes channels, and attaches to those of others. Clones are
@@ -41,7 +44,8 @@ use wire::Request;
 /// owner. Any rank attaches to it by its [`Descriptor`], which goes to others by whatever way:
 /// messages, a file, arguments. Sends, gets and polls of any rank are done by the owner in the
 /// order in which they come there, and what cannot be done at once waits there, until it can,
-/// until its timeout, or until the channel is closed.
+/// until its timeout, or until the channel is closed. [Semaphores](Channels::semaphore) and
+/// [barriers](Channels::barrier) are channels too, which are polled only.
 ///
 /// On the inline seat the owner answers inside its calls that make progress, of whichever stream;
 /// [`Channels::progress`] is one. Jobs with threads answer at any time.
@@ -101,9 +105,68 @@ impl<S: Seat> Channels<S> {
     /// [`Error::Config`] for impossible limits, and beyond 65,536 channels; [`Error::Nested`]
     /// inside a handler of an inline job.
     pub fn create(&self, limits: ChannelLimits) -> Result<Channel<S>> {
+        self.make(limits, None)
+    }
+
+    /// Makes a semaphore of this rank's, and a port of it: a channel with a value, from the given
+    /// one on, that [`Poll::Acquire`] takes one from and [`Poll::Release`] adds one to. It is never
+    /// above `most`. Of the limits `ports` and `window_messages` count, the calls of a port that
+    /// may wait at once.
+    ///
+    /// ```
+    /// use trihop_shuffle::channel::{Descriptor, Poll, Timeout};
+    /// use trihop_shuffle::{ChannelLimits, Job, Options};
+    ///
+    /// let job = Job::start(Options::from_env()?)?;
+    /// let channels = job.channels("locks").open()?;
+    /// let mine = channels.semaphore(1, 1, ChannelLimits::default())?;
+    /// let all = job.allgather(&mine.descriptor().to_bytes())?;
+    /// let lock = channels.attach(&Descriptor::from_bytes(&all[0])?)?; // rank 0's
+    /// lock.poll(Poll::Acquire, Timeout::Never)?;
+    /// // One rank at a time is here.
+    /// lock.poll(Poll::Release, Timeout::Never)?;
+    /// drop((lock, mine));
+    /// channels.shutdown()?;
+    /// job.shutdown()?;
+    /// # Ok::<(), trihop_shuffle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Channels::create`]; [`Error::Config`] for a value above `most`.
+    pub fn semaphore(&self, value: u64, most: u64, limits: ChannelLimits) -> Result<Channel<S>> {
+        if value > most {
+            let why = format!("{value} of a semaphore that is at most {most}");
+            return Err(Error::config("value", why));
+        }
+        self.make(limits, Some(Gate::Semaphore { value, most }))
+    }
+
+    /// Makes a barrier of this rank's, and a port of it: a channel in which calls wait for each
+    /// other, as many as it has `parties`, of whichever ranks and ports: see [`Poll::Arrive`]. Of
+    /// the limits `ports` and `window_messages` count, as of a
+    /// [semaphore](Channels::semaphore): 1024 ports by default.
+    ///
+    /// # Errors
+    /// As [`Channels::create`]; [`Error::Config`] for parties that are none, or more than may wait
+    /// by all of its ports.
+    pub fn barrier(&self, parties: u32, limits: ChannelLimits) -> Result<Channel<S>> {
+        let most = u64::from(limits.ports) * u64::from(limits.window_messages);
+        if !(1..=most).contains(&u64::from(parties)) {
+            let why = format!("{parties} of a barrier: by its ports 1 to {most} calls may wait");
+            return Err(Error::config("parties", why));
+        }
+        let barrier = Gate::Barrier {
+            parties: parties.into(),
+            arrived: 0,
+            broken: false,
+        };
+        self.make(limits, Some(barrier))
+    }
+
+    fn make(&self, limits: ChannelLimits, gate: Option<Gate>) -> Result<Channel<S>> {
         limits.check()?;
         self.enter("the making of a channel")?;
-        let made = self.office.owner().create(limits);
+        let made = self.office.owner().create(limits, gate);
         let (number, epoch) = made.ok_or_else(|| {
             let why = "this rank has as many channels as it may, 65,536, or leaves";
             Error::config("channels", why)

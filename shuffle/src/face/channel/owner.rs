@@ -1,13 +1,16 @@
 //! The owner's side of channels: requests in, answers out, a clock given. It knows no stream, no
 //! lock and no time of its own.
 
+mod gate;
 mod ports;
 mod queue;
 #[cfg(test)]
 mod tests;
 
+use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
-use super::wire::{AnswerHead, Ended, Request, Status, write_limits};
+use super::wire::{About, AnswerHead, Ended, Request, Status, write_limits};
+pub(super) use gate::Gate;
 use ports::Ports;
 pub(super) use ports::{Answer, Spare};
 use queue::Queue;
@@ -45,8 +48,9 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Makes a channel; its number and epoch. `None` where there are as many as may be.
-    pub fn create(&mut self, limits: ChannelLimits) -> Option<(u32, u32)> {
+    /// Makes a channel, of messages where it is no `gate`; its number and epoch. `None` where there
+    /// are as many as may be.
+    pub fn create(&mut self, limits: ChannelLimits, gate: Option<Gate>) -> Option<(u32, u32)> {
         let free = self.places.iter().position(|place| place.queue.is_none());
         let at = free.unwrap_or(self.places.len());
         if self.leaves || at == MOST_CHANNELS {
@@ -56,7 +60,7 @@ impl Owner {
             self.places.push(Place::default());
         }
         let place = &mut self.places[at];
-        place.queue = Some(Queue::new(limits));
+        place.queue = Some(Queue::new(limits, gate));
         Some((at as u32, place.epoch))
     }
 
@@ -145,6 +149,14 @@ impl Owner {
         let Self { places, ports, .. } = self;
         let queue = places[channel as usize].queue.as_mut();
         let queue = queue.expect("a channel stays as long as a port of it");
+        let is_of_kind = match request {
+            Request::Send { .. } | Request::Get { .. } => queue.kind() == ChannelKind::Messages,
+            Request::Poll { poll, .. } => poll.is_of(queue.kind()),
+            _ => true,
+        };
+        if !is_of_kind {
+            return Err("a request that channels of this kind do not know");
+        }
         match request {
             Request::Send { id, when, kind, .. } => {
                 let message = stored(payload, (0, rank, kind), ports);
@@ -184,10 +196,12 @@ impl Owner {
         let place = place.filter(|place| place.epoch == epoch && !self.leaves);
         let queue = place.and_then(|place| place.queue.as_mut());
         let (mut status, mut value, mut bytes) = (Status::Gone, 0, None);
+        let mut kind = ChannelKind::Messages;
         match queue {
             Some(queue) if queue.ports >= queue.limits.ports => status = Status::NoPort,
             Some(queue) => {
                 queue.ports += 1;
+                kind = queue.kind();
                 let mut limits = Vec::new();
                 write_limits(&queue.limits, &mut limits);
                 bytes = Some(limits);
@@ -205,7 +219,10 @@ impl Owner {
             id: 0,
             value,
             ended: Ended::default(),
-            about: Default::default(),
+            about: About {
+                kind: kind as u32,
+                ..About::default()
+            },
         };
         self.ports.answers.push(Answer {
             to: rank,
@@ -291,7 +308,7 @@ fn stored(
         Payload::Owned(bytes) => bytes,
     };
     Stored {
-        about: super::wire::About {
+        about: About {
             number,
             source,
             kind,

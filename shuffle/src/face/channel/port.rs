@@ -1,16 +1,18 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
-use trihop_transport::sync::Arc;
+use trihop_transport::sync::{Arc, OnceLock};
 use trihop_transport::topology::Rank;
 
-use super::client::{Answered, Expects, Room, outcome};
+use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
-use super::terms::{ChannelLimits, Poll, Return, Take, Timeout};
-use super::wait::Limit;
+use super::event::Event;
+use super::poll::{ChannelKind, Poll};
+use super::terms::{ChannelLimits, Return, Take, Timeout};
+use super::wait::{Limit, outcome};
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
 use crate::error::{Error, Result};
-use crate::job::JobState;
+use crate::job::{Awaited, JobState};
 use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
@@ -54,6 +56,8 @@ pub(super) struct Port<S: Seat> {
     number: u32,
     at_owner: u32,
     limits: ChannelLimits,
+    kind: ChannelKind,
+    pub event: OnceLock<Event>,
 }
 
 impl<S: Seat> Port<S> {
@@ -73,6 +77,11 @@ impl<S: Seat> Port<S> {
         self.at_owner
     }
 
+    /// What the job knows a request by.
+    pub fn awaited(&self, id: u64) -> Awaited {
+        (self.channels.handle.id.stream, self.number, id)
+    }
+
     fn is_here(&self) -> bool {
         self.descriptor.owner == self.channels.handle.rank.0
     }
@@ -80,6 +89,20 @@ impl<S: Seat> Port<S> {
     /// Makes a request of the owner, for which no room is waited.
     pub fn ask(&self, request: Request, bytes: &[u8]) -> Result<()> {
         self.channels.ask(self.descriptor.owner(), request, bytes)
+    }
+
+    /// Refuses what channels of other kinds know.
+    fn knows(&self, does: bool, what: &str) -> Result<()> {
+        if does {
+            return Ok(());
+        }
+        let (Descriptor { number, owner, .. }, kind) = (self.descriptor, self.kind.name());
+        let why = format!("channel {number} of rank {owner} is {kind}, and knows no {what}");
+        Err(Error::misuse(self.channels.name(), why))
+    }
+
+    pub fn has_messages(&self, what: &str) -> Result<()> {
+        self.knows(self.kind == ChannelKind::Messages, what)
     }
 
     /// Sends a message once the window has room, which is not waited for where that is `tried`
@@ -92,6 +115,7 @@ impl<S: Seat> Port<S> {
         limit: &Limit,
         tries: bool,
     ) -> Result<u64> {
+        self.has_messages("messages to be sent")?;
         let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
         let most = most.min(self.channels.message_bytes - HEAD_BYTES);
         if bytes.len() > most {
@@ -192,6 +216,7 @@ impl<S: Seat> Port<S> {
     }
 
     fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
+        self.has_messages("messages to be got")?;
         self.start((GET, Expects::Message), limit, |id, timeout_ns| {
             Request::Get {
                 port: self.at_owner,
@@ -203,13 +228,16 @@ impl<S: Seat> Port<S> {
     }
 
     pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
-        self.start((POLL, Expects::Number), limit, |id, timeout_ns| {
-            Request::Poll {
-                port: self.at_owner,
-                id,
-                poll,
-                timeout_ns,
-            }
+        self.knows(poll.is_of(self.kind), &format!("poll `{poll:?}`"))?;
+        let expects = match poll {
+            Poll::Acquire => Expects::Permit,
+            _ => Expects::Number,
+        };
+        self.start((POLL, expects), limit, |id, timeout_ns| Request::Poll {
+            port: self.at_owner,
+            id,
+            poll,
+            timeout_ns,
         })
     }
 
@@ -239,8 +267,8 @@ impl<S: Seat> Port<S> {
     }
 
     fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
-        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit))?;
-        Ok(received(answered))
+        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
+        Ok(received(answered.inspect_err(|error| self.got(error))?))
     }
 
     /// Makes a request that no room is waited for: with the next call where that is not possible,
@@ -274,6 +302,7 @@ pub(super) fn received(answered: Answered) -> Received {
 
 impl<S: Seat> Drop for Port<S> {
     fn drop(&mut self) {
+        self.end_event();
         let mut client = self.channels.office.client();
         let Some(close) = client.close(self.number) else {
             return; // with the last answer that is under way
@@ -298,6 +327,8 @@ impl<S: Seat> Channel<S> {
             number,
             at_owner: 0,
             limits: ChannelLimits::default(),
+            kind: ChannelKind::Messages,
+            event: OnceLock::new(),
         };
         let open = Request::Open {
             channel: descriptor.number,
@@ -311,8 +342,8 @@ impl<S: Seat> Channel<S> {
             .and_then(|answered| outcome(answered.status, what, &descriptor));
         let opened = opened.map(|()| channels.office.client().opened(number));
         match opened {
-            Ok(Some((at_owner, limits))) => {
-                (port.at_owner, port.limits) = (at_owner, limits);
+            Ok(Some((at_owner, limits, kind))) => {
+                (port.at_owner, port.limits, port.kind) = (at_owner, limits, kind);
                 Ok(Self(Arc::new(port)))
             }
             Ok(None) => unreachable!("an opening that is done has limits"),
@@ -330,6 +361,11 @@ impl<S: Seat> Channel<S> {
     /// What names the channel on all ranks.
     pub fn descriptor(&self) -> Descriptor {
         self.0.descriptor
+    }
+
+    /// What the channel is.
+    pub fn kind(&self) -> ChannelKind {
+        self.0.kind
     }
 
     /// What the channel may hold, as its owner has made it.
@@ -399,9 +435,12 @@ impl<S: Seat> Channel<S> {
         self.0.take(Take::Pop, timeout)
     }
 
-    /// Waits until what is polled holds, or asks for a number: see [`Poll`].
+    /// Waits until what is polled holds, asks for a number, or uses a semaphore or a barrier: see
+    /// [`Poll`].
     ///
     /// # Errors
+    /// [`Error::Misuse`] for what this [kind](Channel::kind) of channel does not know, and for a
+    /// release beyond the most that a semaphore may be; [`Error::BarrierBroken`];
     /// [`Error::WouldBlock`] and [`Error::TimedOut`] where it does not hold;
     /// [`Error::ChannelClosed`] where it never will; else as [`Channel::get`].
     pub fn poll(&self, poll: Poll, timeout: Timeout) -> Result<u64> {

@@ -1,5 +1,5 @@
 //! What callers say of a channel and of their calls: limits, when a send returns, how long it may
-//! take, what is polled for.
+//! take.
 
 use std::time::Duration;
 
@@ -112,44 +112,6 @@ impl Timeout {
     }
 }
 
-/// What a poll waits for, or asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Poll {
-    /// Until there is a message. Gives how many there are.
-    In = 0,
-    /// Until there is room for a message of one byte. Gives for how many messages.
-    Out = 1,
-    /// Until one of both: gives 1 for a message, 2 for room, 3 for both.
-    InOrOut = 2,
-    /// Until there is no message, and no send waits. Gives 0.
-    Empty = 3,
-    /// Until there is no room for a message. Gives how many there are.
-    Full = 4,
-    /// Until the channel is closed. Gives how many messages are left.
-    Closed = 5,
-    /// Gives how many messages there are, at once.
-    Size = 6,
-    /// Gives how many messages it may hold, at once.
-    Capacity = 7,
-}
-
-impl Poll {
-    pub(super) fn of(number: u32) -> Option<Self> {
-        let all = [
-            Self::In,
-            Self::Out,
-            Self::InOrOut,
-            Self::Empty,
-            Self::Full,
-            Self::Closed,
-            Self::Size,
-            Self::Capacity,
-        ];
-        all.get(number as usize).copied()
-    }
-}
-
 /// What a get does with the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -177,10 +139,8 @@ mod tests {
     fn numbers_name_what_they_stand_for() {
         for number in 0..20 {
             assert_eq!(Return::of(number).is_some(), number < 4);
-            assert_eq!(Poll::of(number).is_some(), number < 8);
             assert_eq!(Take::of(number).is_some(), number < 3);
             assert!(Return::of(number).is_none_or(|when| when as u32 == number));
-            assert!(Poll::of(number).is_none_or(|poll| poll as u32 == number));
             assert!(Take::of(number).is_none_or(|take| take as u32 == number));
         }
     }

@@ -62,6 +62,8 @@ macro_rules! on_both {
     };
 }
 
+mod events;
+mod gates;
 mod given_up;
 
 /// A channel that rank `owner` makes, on all ranks.

@@ -1,12 +1,13 @@
-//! How calls of channels wait: for answers, with the seat's progress.
+//! How calls of channels wait: for answers, with the seat's progress; and what these say.
 
 use std::time::Instant;
 
 use super::client::{Answered, Client};
+use super::descriptor::Descriptor;
 use super::port::Port;
 use super::terms::Timeout;
-use super::wire::Request;
-use crate::error::Result;
+use super::wire::{Request, Status};
+use crate::error::{Error, Result};
 use crate::seat::{Seat, Seating};
 
 /// Until when a call waits.
@@ -119,5 +120,43 @@ impl<S: Seat> Port<S> {
         let limit = Limit::new(Timeout::Never);
         let answered = self.wait_until(what, &limit, take)?;
         Ok(answered.expect("a wait without a limit ends with a value"))
+    }
+}
+
+/// What a call says of a request that ended so.
+pub(super) fn outcome(status: Status, what: &'static str, of: &Descriptor) -> Result<()> {
+    match status {
+        Status::Done | Status::Credit => Ok(()),
+        Status::WouldBlock => Err(Error::WouldBlock),
+        Status::TimedOut => Err(Error::TimedOut(what)),
+        Status::Closed => Err(Error::ChannelClosed {
+            number: of.number,
+            owner: of.owner,
+        }),
+        Status::Broken => Err(Error::BarrierBroken {
+            number: of.number,
+            owner: of.owner,
+        }),
+        Status::Most => {
+            let why = format!(
+                "the semaphore, channel {} of rank {}, is at the most that it may be: release what was acquired",
+                of.number, of.owner
+            );
+            Err(Error::misuse("channels", why))
+        }
+        Status::Gone => {
+            let why = format!(
+                "rank {} has no such channel any more, or it leaves",
+                of.owner
+            );
+            Err(Error::no_channel(of.to_string(), why))
+        }
+        Status::NoPort => {
+            let why = format!(
+                "channel {} of rank {} has as many ports open as it may; close some, or make it with more",
+                of.number, of.owner
+            );
+            Err(Error::config("ports", why))
+        }
     }
 }

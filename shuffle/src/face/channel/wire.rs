@@ -3,7 +3,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::terms::{ChannelLimits, Poll, Return, Take};
+use super::poll::Poll;
+use super::terms::{ChannelLimits, Return, Take};
 
 /// What a record is, by its kind.
 pub(super) mod kinds {
@@ -78,7 +79,8 @@ pub(super) enum Request {
     Want {
         port: u32,
     },
-    /// A message that came for somebody who did not wait for it any more.
+    /// A message that came for somebody who did not wait for it any more; of a semaphore, one that
+    /// was taken from it so.
     GiveBack {
         port: u32,
         number: u64,
@@ -218,6 +220,10 @@ pub(super) enum Status {
     NoPort = 5,
     /// Of no request: the port's counters alone.
     Credit = 6,
+    /// The barrier is broken, or was made whole while somebody waited.
+    Broken = 7,
+    /// The semaphore is at the most that it may be.
+    Most = 8,
 }
 
 impl Status {
@@ -230,6 +236,8 @@ impl Status {
             Self::Gone,
             Self::NoPort,
             Self::Credit,
+            Self::Broken,
+            Self::Most,
         ];
         all.get(number as usize).copied()
     }
@@ -243,7 +251,7 @@ pub(super) struct Ended {
     pub bytes: u64,
 }
 
-/// A message beside its bytes.
+/// A message beside its bytes; of an opening, what the channel is, as its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct About {
     /// In the order of the channel.

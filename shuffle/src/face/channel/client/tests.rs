@@ -99,3 +99,40 @@ fn who_tries_again_and_again_asks_for_room_once() {
     told.map(drop).unwrap();
     assert!(client.want(port));
 }
+
+#[test]
+fn what_was_acquired_for_nobody_goes_back() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let back = Request::GiveBack {
+        port: AT_OWNER,
+        number: 0,
+        kind: 0,
+        source: 0,
+    };
+    let end = |client: &mut Client, id, status| {
+        let head = AnswerHead {
+            status,
+            ..answer(port, id, About::default())
+        };
+        client
+            .answer(OWNER, head, Bytes::Borrowed(&[]))
+            .unwrap()
+            .back
+    };
+    // Answered before it is taken back, and after.
+    let id = client.begin(port, Expects::Permit);
+    assert_eq!(end(&mut client, id, Status::Done), None);
+    assert_eq!(client.abandon(port, id), [(back, Vec::new())]);
+    for (status, goes) in [
+        (Status::Done, Some((id + 1, back, Vec::new()))),
+        (Status::TimedOut, None),
+    ] {
+        let id = client.begin(port, Expects::Permit);
+        let cancel = Request::Cancel { port: AT_OWNER, id };
+        assert_eq!(client.abandon(port, id), [(cancel, Vec::new())]);
+        assert_eq!(end(&mut client, id, status), goes);
+        assert_eq!(client.returned(port, id), None);
+    }
+    assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));
+}

@@ -1,9 +1,12 @@
-//! One channel: its messages, and who waits for room or for one of them.
+//! One channel: its messages, and who waits for room or for one of them; or, of a semaphore or a
+//! barrier, who waits in it.
 
 use std::collections::VecDeque;
 
-use super::super::terms::{ChannelLimits, Poll, Return, Take};
+use super::super::poll::{ChannelKind, Poll};
+use super::super::terms::{ChannelLimits, Return, Take};
 use super::super::wire::{About, Status};
+use super::gate::Gate;
 use super::ports::Ports;
 
 /// A message in a channel, or on its way to or from one on its owner's rank.
@@ -44,6 +47,8 @@ struct Send {
 pub(super) struct Queue {
     pub limits: ChannelLimits,
     pub closed: bool,
+    /// Where it is a semaphore or a barrier: there are only polls.
+    gate: Option<Gate>,
     /// Ports that are open.
     pub ports: u32,
     messages: VecDeque<Stored>,
@@ -57,9 +62,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub fn new(limits: ChannelLimits) -> Self {
+    pub fn new(limits: ChannelLimits, gate: Option<Gate>) -> Self {
         Self {
             limits,
+            gate,
             closed: false,
             ports: 0,
             messages: VecDeque::new(),
@@ -69,6 +75,10 @@ impl Queue {
             gets: VecDeque::new(),
             polls: Vec::new(),
         }
+    }
+
+    pub fn kind(&self) -> ChannelKind {
+        (self.gate.as_ref()).map_or(ChannelKind::Messages, Gate::kind)
     }
 
     fn has_room(&self, bytes: u64) -> bool {
@@ -213,10 +223,12 @@ impl Queue {
         ports: &mut Ports,
     ) {
         match (self.polled(poll), deadline_ns) {
-            (Polled::Is(value), _) => ports.answer(port, id, Status::Done, value),
-            (Polled::Never, _) => ports.answer(port, id, Status::Closed, 0),
-            (Polled::NotYet, None) => ports.answer(port, id, Status::WouldBlock, 0),
-            (Polled::NotYet, Some(deadline_ns)) => {
+            (Some((status, value)), _) => {
+                ports.answer(port, id, status, value);
+                self.polled_so(poll, status, ports);
+            }
+            (None, None) => ports.answer(port, id, Status::WouldBlock, 0),
+            (None, Some(deadline_ns)) => {
                 ports.wait_otherwise(port);
                 let what = poll;
                 self.polls.push(Waiting {
@@ -225,23 +237,34 @@ impl Queue {
                     deadline_ns,
                     what,
                 });
+                if poll == Poll::Arrive {
+                    self.count_arrived(|arrived| arrived + 1);
+                }
             }
         }
     }
 
-    fn polled(&self, poll: Poll) -> Polled {
+    /// How a poll ends, and with which value; `None` where it waits.
+    fn polled(&mut self, poll: Poll) -> Option<(Status, u64)> {
         let (size, room) = (self.messages.len() as u64, self.room());
-        let holds = |holds: bool, value: u64| match holds {
-            true => Polled::Is(value),
-            false => Polled::NotYet,
-        };
+        let never = Some((Status::Closed, 0));
+        let holds = |holds: bool, value: u64| holds.then_some((Status::Done, value));
+        if poll == Poll::Closed {
+            return holds(self.closed, size);
+        }
+        if let Some(gate) = &mut self.gate {
+            return if self.closed {
+                never
+            } else {
+                gate.polled(poll)
+            };
+        }
         match poll {
-            Poll::Size => Polled::Is(size),
-            Poll::Capacity => Polled::Is(self.limits.messages.into()),
-            Poll::Closed => holds(self.closed, size),
+            Poll::Size => holds(true, size),
+            Poll::Capacity => holds(true, self.limits.messages.into()),
             Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
-            Poll::In | Poll::InOrOut if self.closed && size == 0 => Polled::Never,
-            Poll::Out | Poll::Full if self.closed => Polled::Never,
+            Poll::In | Poll::InOrOut if self.closed && size == 0 => never,
+            Poll::Out | Poll::Full if self.closed => never,
             Poll::In => holds(size > 0, size),
             Poll::Out => holds(room > 0, room),
             Poll::Full => holds(room == 0, size),
@@ -252,6 +275,35 @@ impl Queue {
                     u64::from(size > 0) | u64::from(has_room) << 1,
                 )
             }
+            // Refused before, by the kind of the channel.
+            _ => None,
+        }
+    }
+
+    /// Keeps how many calls wait in a barrier.
+    fn count_arrived(&mut self, change: impl FnOnce(u64) -> u64) {
+        if let Some(gate) = &mut self.gate {
+            gate.count_arrived(change);
+        }
+    }
+
+    /// A poll has ended so: ends those that wait for what it has done.
+    fn polled_so(&mut self, poll: Poll, status: Status, ports: &mut Ports) {
+        if let Some(status) = Gate::ends_waits(poll, status) {
+            let mut before = 0;
+            self.polls.retain(|of| {
+                if of.what != Poll::Arrive {
+                    return true;
+                }
+                ports.no_longer_waits(of.port);
+                ports.answer(of.port, of.id, status, before);
+                before += 1;
+                false
+            });
+            self.count_arrived(|_| 0);
+        }
+        if matches!(poll, Poll::Acquire | Poll::Release) {
+            self.settle(ports);
         }
     }
 
@@ -280,10 +332,13 @@ impl Queue {
         }
         let mut polls = std::mem::take(&mut self.polls);
         polls.retain(|of| {
-            let (status, value) = match self.polled(of.what) {
-                Polled::NotYet => return true,
-                Polled::Is(value) => (Status::Done, value),
-                Polled::Never => (Status::Closed, 0),
+            let polled = match of.what {
+                // Those in a barrier end with a call that comes, or as it is closed.
+                Poll::Arrive if !self.closed => None,
+                poll => self.polled(poll),
+            };
+            let Some((status, value)) = polled else {
+                return true;
             };
             ports.no_longer_waits(of.port);
             ports.answer(of.port, of.id, status, value);
@@ -322,6 +377,11 @@ impl Queue {
         };
         self.gets.retain(|of| end(of.port, of.id, of.deadline_ns));
         self.polls.retain(|of| end(of.port, of.id, of.deadline_ns));
+        if self.gate.is_some() {
+            let arrived = self.polls.iter().filter(|of| of.what == Poll::Arrive);
+            let arrived = arrived.count() as u64;
+            self.count_arrived(|_| arrived);
+        }
         self.settle(ports);
     }
 
@@ -392,11 +452,16 @@ impl Queue {
         lost
     }
 
-    /// A message that was taken comes back, to its place.
+    /// A message that was taken comes back, to its place; or what was acquired from a semaphore.
     ///
     /// # Errors
     /// It was never taken, or more come back than can have been.
     pub fn give_back(&mut self, message: Stored, ports: &mut Ports) -> Result<(), &'static str> {
+        if let Some(gate) = &mut self.gate {
+            gate.give_back()?;
+            self.settle(ports);
+            return Ok(());
+        }
         let number = message.about.number;
         let at = self.messages.partition_point(|of| of.about.number < number);
         let is_here = (self.messages.get(at)).is_some_and(|of| of.about.number == number);
@@ -424,12 +489,4 @@ impl Queue {
         self.settle(ports);
         messages.len()
     }
-}
-
-enum Polled {
-    /// It holds, with this value.
-    Is(u64),
-    NotYet,
-    /// The channel is closed, and it will not.
-    Never,
 }

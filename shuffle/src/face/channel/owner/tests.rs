@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::super::terms::{Poll, Return, Take};
+use super::super::poll::Poll;
+use super::super::terms::{Return, Take};
 use super::super::wire::About;
 use super::*;
 
@@ -172,6 +173,7 @@ impl Model {
                     Poll::Full => !room && !self.closed,
                     Poll::Closed => self.closed,
                     Poll::Size | Poll::Capacity => true,
+                    _ => unreachable!("of queues of messages"),
                 };
                 let never = self.closed
                     && match poll {
@@ -280,7 +282,7 @@ impl Both {
             got: Default::default(),
             credit: Default::default(),
         };
-        assert_eq!(both.owner.create(LIMITS), Some((0, 0)));
+        assert_eq!(both.owner.create(LIMITS, None), Some((0, 0)));
         (0..RANKS).for_each(|rank| both.open(rank));
         both
     }
@@ -514,7 +516,7 @@ proptest! {
 #[test]
 fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
     let mut owner = Owner::default();
-    assert_eq!(owner.create(LIMITS), Some((0, 0)));
+    assert_eq!(owner.create(LIMITS, None), Some((0, 0)));
     let open = |owner: &mut Owner, epoch| {
         let open = Request::Open {
             channel: 0,
@@ -537,7 +539,7 @@ fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
             .unwrap();
     }
     assert_eq!(open(&mut owner, 0).0, Status::Gone);
-    assert_eq!(owner.create(LIMITS), Some((0, 1)));
+    assert_eq!(owner.create(LIMITS, None), Some((0, 1)));
     assert_eq!(open(&mut owner, 0).0, Status::Gone);
     let opened: Vec<_> = (0..=LIMITS.ports).map(|_| open(&mut owner, 1).0).collect();
     assert_eq!(
@@ -552,5 +554,5 @@ fn ports_and_channels_that_are_gone_are_told_apart_from_those_that_come_next() {
     assert_eq!(open(&mut owner, 1).0, Status::Done);
     owner.leave();
     assert_eq!(open(&mut owner, 1).0, Status::Gone);
-    assert_eq!(owner.create(LIMITS), None);
+    assert_eq!(owner.create(LIMITS, None), None);
 }

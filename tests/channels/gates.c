@@ -1,0 +1,217 @@
+/* Semaphores, barriers and events of channels: `gates inline|threaded`. Says how many ranks there are. */
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <trihop.h>
+
+#include "../steps/check.h"
+
+enum { TURNS = 20, MESSAGES = 50, ROUNDS = 10 };
+
+static const int64_t SHORT = 50000; /* ns */
+
+static trihop_job_t *job;
+static trihop_channels_t *channels;
+static uint32_t rank, size;
+static int is_inline;
+
+static void fail(const char *what, uint64_t got, uint64_t wanted)
+{
+    fprintf(stderr, "rank %" PRIu32 ": %s: %" PRIu64 ", not %" PRIu64 " (%s)\n", rank, what, got, wanted,
+            trihop_last_error());
+    trihop_abort(job, EXIT_FAILURE, what);
+    exit(EXIT_FAILURE);
+}
+
+/* What rank 0 has made, on all ranks. */
+static trihop_channel_t *shared(trihop_channel_t *mine, int32_t kind)
+{
+    char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS] = "";
+    trihop_channel_t *channel = mine, *none;
+    size_t length;
+    int32_t is;
+
+    if (rank == 0)
+        OK(trihop_channel_descriptor(mine, text, sizeof text, &length));
+    OK(trihop_broadcast(job, 0, text, sizeof text));
+    if (rank != 0)
+        OK(trihop_channel_attach(channels, text, &channel));
+    OK(trihop_channel_kind(channel, &is));
+    EQUAL(is, kind);
+    text[strlen(text) - 1] ^= 1;
+    EQUAL(trihop_channel_attach(channels, text, &none), TRIHOP_ERR_NO_CHANNEL);
+    EQUAL(none == NULL, 1);
+    return channel;
+}
+
+static uint64_t poll_for(const trihop_channel_t *channel, int32_t what)
+{
+    uint64_t value = UINT64_MAX;
+    OK(trihop_channel_poll(channel, what, TRIHOP_NO_TIMEOUT, &value));
+    return value;
+}
+
+/* A number lies in a channel while nobody has the semaphore: who has it finds it there, and adds one. */
+static void lock(void)
+{
+    trihop_channel_t *semaphore = NULL, *numbers = NULL;
+    trihop_received_t got;
+    uint64_t number = 0, turn;
+
+    if (rank == 0) {
+        EQUAL(trihop_channel_create_semaphore(channels, 2, 1, NULL, &semaphore), TRIHOP_ERR_CONFIG);
+        OK(trihop_channel_create_semaphore(channels, 1, 1, NULL, &semaphore));
+        OK(trihop_channel_create(channels, NULL, &numbers));
+        OK(trihop_channel_send(numbers, 0, &number, sizeof number, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    }
+    semaphore = shared(semaphore, TRIHOP_CHANNEL_SEMAPHORE);
+    numbers = shared(numbers, TRIHOP_CHANNEL_MESSAGES);
+    for (turn = 0; turn < TURNS; turn++) {
+        static const int64_t timeouts[] = {TRIHOP_NO_TIMEOUT, TRIHOP_ONCE, 50000};
+        int64_t timeout = timeouts[turn % 3];
+        trihop_status_t status;
+        while ((status = trihop_channel_poll(semaphore, TRIHOP_POLL_ACQUIRE, timeout, &number)) != TRIHOP_OK)
+            EQUAL(status, timeout == TRIHOP_ONCE ? TRIHOP_ERR_WOULD_BLOCK : TRIHOP_ERR_TIMED_OUT);
+        EQUAL(number, 0);
+        OK(trihop_channel_get(numbers, TRIHOP_ONCE, &got));
+        EQUAL(got.length, sizeof number);
+        memcpy(&number, got.bytes, sizeof number);
+        trihop_received_free(&got);
+        number++;
+        OK(trihop_channel_send(numbers, 0, &number, sizeof number, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+        EQUAL(poll_for(semaphore, TRIHOP_POLL_ZERO), 0);
+        EQUAL(poll_for(semaphore, TRIHOP_POLL_RELEASE), 1);
+    }
+    OK(trihop_barrier(job));
+    OK(trihop_channel_peek(numbers, TRIHOP_ONCE, &got));
+    memcpy(&number, got.bytes, sizeof number);
+    trihop_received_free(&got);
+    EQUAL(number, (uint64_t)TURNS * size);
+    EQUAL(poll_for(semaphore, TRIHOP_POLL_VALUE), 1);
+    EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_RELEASE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_ARRIVE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_channel_poll(semaphore, 17, TRIHOP_ONCE, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channel_get(semaphore, TRIHOP_ONCE, &got), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_channel_poll(numbers, TRIHOP_POLL_ACQUIRE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(semaphore));
+    OK(trihop_channel_free(numbers));
+}
+
+/* Each rank has a number of its own of those that came together. */
+static void meet(void)
+{
+    trihop_channel_t *barrier = NULL, *last = NULL;
+    uint64_t *came = calloc(size, sizeof *came), number, round;
+    uint32_t i;
+
+    if (rank == 0) {
+        EQUAL(trihop_channel_create_barrier(channels, 0, NULL, &barrier), TRIHOP_ERR_CONFIG);
+        OK(trihop_channel_create_barrier(channels, size, NULL, &barrier));
+        OK(trihop_channel_create_barrier(channels, size + 1, NULL, &last));
+    }
+    barrier = shared(barrier, TRIHOP_CHANNEL_BARRIER);
+    last = shared(last, TRIHOP_CHANNEL_BARRIER);
+    for (round = 0; round < ROUNDS; round++) {
+        uint64_t seen = 0;
+        number = poll_for(barrier, TRIHOP_POLL_ARRIVE);
+        OK(trihop_allgather(job, &number, sizeof number, came));
+        for (i = 0; i < size; i++)
+            seen |= UINT64_C(1) << came[i];
+        EQUAL(seen, (UINT64_C(1) << size) - 1);
+    }
+    /* Of one nobody else comes to. */
+    EQUAL(trihop_channel_poll(last, TRIHOP_POLL_ARRIVE, SHORT, NULL), TRIHOP_ERR_TIMED_OUT);
+    OK(trihop_barrier(job));
+    if (rank == 0) {
+        while (poll_for(last, TRIHOP_POLL_WAITING) < size - 1)
+            ;
+        EQUAL(poll_for(last, TRIHOP_POLL_ABORT), size - 1);
+    }
+    EQUAL(trihop_channel_poll(last, TRIHOP_POLL_ARRIVE, TRIHOP_NO_TIMEOUT, NULL), TRIHOP_ERR_BROKEN);
+    EQUAL(poll_for(last, TRIHOP_POLL_BROKEN), 1);
+    OK(trihop_barrier(job));
+    if (rank == size - 1)
+        EQUAL(poll_for(last, TRIHOP_POLL_RESET), 0);
+    OK(trihop_barrier(job));
+    EQUAL(poll_for(last, TRIHOP_POLL_BROKEN), 0);
+    OK(trihop_channel_free(barrier));
+    OK(trihop_channel_free(last));
+    free(came);
+}
+
+/* Sleeps until there is something: an inline job makes progress now and then. */
+static void sleep_on(int event)
+{
+    struct pollfd polled = {.fd = event, .events = POLLIN};
+    while (poll(&polled, 1, is_inline ? 1 : -1) == 0)
+        OK(trihop_poll(job, NULL));
+    EQUAL(polled.revents & POLLIN, POLLIN);
+}
+
+/* The last rank takes what all send to rank 0's channel, and sleeps between. */
+static void wake(void)
+{
+    trihop_channel_t *inbox = NULL, *barrier = NULL;
+    trihop_received_t got;
+    trihop_status_t status;
+    uint32_t i, count = 0;
+    int event = 0, again;
+
+    if (rank == 0) {
+        OK(trihop_channel_create(channels, NULL, &inbox));
+        OK(trihop_channel_create_barrier(channels, 1, NULL, &barrier));
+        EQUAL(trihop_channel_event(barrier, &event), TRIHOP_ERR_MISUSE);
+        EQUAL(event == -1, 1);
+        OK(trihop_channel_free(barrier));
+    }
+    inbox = shared(inbox, TRIHOP_CHANNEL_MESSAGES);
+    if (rank == size - 1) {
+        OK(trihop_channel_event(inbox, &event));
+        OK(trihop_channel_event(inbox, &again));
+        EQUAL(event, again);
+    }
+    for (i = 0; i < MESSAGES; i++)
+        OK(trihop_channel_send(inbox, i, "news", 4, TRIHOP_WHEN_BUFFERED, TRIHOP_NO_TIMEOUT));
+    while (rank == size - 1 && count < MESSAGES * size) {
+        sleep_on(event);
+        while ((status = trihop_channel_get(inbox, TRIHOP_ONCE, &got)) == TRIHOP_OK) {
+            EQUAL(got.length, 4);
+            trihop_received_free(&got);
+            count++;
+        }
+        EQUAL(status, TRIHOP_ERR_WOULD_BLOCK);
+    }
+    OK(trihop_barrier(job));
+    if (rank == 0)
+        OK(trihop_channel_close(inbox));
+    OK(trihop_barrier(job));
+    if (rank == size - 1) {
+        sleep_on(event);
+        EQUAL(trihop_channel_get(inbox, TRIHOP_ONCE, &got), TRIHOP_ERR_CLOSED);
+    }
+    OK(trihop_channel_free(inbox));
+}
+
+int main(int argc, char **argv)
+{
+    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
+    if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
+        fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
+        return EXIT_FAILURE;
+    }
+    rank = trihop_rank(job);
+    size = trihop_size(job);
+    OK(trihop_channels_open(job, "gates", NULL, &channels));
+    lock();
+    meet();
+    wake();
+    OK(trihop_channels_close(channels));
+    if (rank == 0)
+        printf("%" PRIu32 " ranks\n", size);
+    OK(trihop_finalize(job));
+    return EXIT_SUCCESS;
+}

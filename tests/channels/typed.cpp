@@ -1,0 +1,90 @@
+/* Channels of trihop.hpp: `typed inline|threaded`. Says "ok" on rank 0. */
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <trihop.hpp>
+
+namespace {
+
+void expect(bool is_so, const char *what) {
+    if (!is_so)
+        throw std::runtime_error(std::string("not so: ") + what);
+}
+
+#define EXPECT(what) expect(what, #what)
+
+/* A port of what rank 0 has. */
+trihop::Channel shared(const trihop::Job &job, const trihop::Channels &channels, const trihop::Channel *mine) {
+    char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS] = "";
+    if (mine != nullptr)
+        std::strcpy(text, mine->descriptor().c_str());
+    trihop::check(trihop_broadcast(job.get(), 0, text, sizeof text));
+    return channels.attach(text);
+}
+
+void run(const trihop::Job &job, const trihop::Channels &channels) {
+    using namespace std::chrono_literals;
+    using trihop::Timeout;
+    const bool is_first = job.rank() == 0;
+    const auto made = [&](auto make) {
+        std::optional<trihop::Channel> mine;
+        if (is_first)
+            mine.emplace(make());
+        return shared(job, channels, mine ? &*mine : nullptr);
+    };
+    const trihop::Channel lock = made([&] { return channels.semaphore(1, 1); });
+    const trihop::Channel gate = made([&] { return channels.barrier(job.size()); });
+    const trihop::Channel inbox = made([&] { return channels.create(); });
+    EXPECT(lock.kind() == TRIHOP_CHANNEL_SEMAPHORE && gate.kind() == TRIHOP_CHANNEL_BARRIER);
+
+    while (!lock.acquire(50us)) {
+    }
+    EXPECT(!lock.acquire(Timeout::once()));
+    EXPECT(!lock.acquire(1ns));
+    lock.release();
+    EXPECT(gate.arrive().value() < job.size());
+    EXPECT(lock.poll(TRIHOP_POLL_VALUE) == 1U);
+    job.barrier();
+    try {
+        lock.release();
+        EXPECT(false);
+    } catch (const trihop::Error &error) {
+        EXPECT(error.status() == TRIHOP_ERR_MISUSE);
+    }
+
+    EXPECT(inbox.send(job.rank(), "news", 4));
+    if (is_first) {
+        EXPECT(inbox.event() >= 0 && inbox.event() == inbox.event());
+        EXPECT(inbox.peek()->size() == 4);
+        for (std::uint32_t i = 0; i < job.size(); i++) {
+            trihop::Received got = inbox.receive().value();
+            const trihop::Received moved = std::move(got);
+            EXPECT(got.data() == nullptr && moved.size() == 4 && std::memcmp(moved.data(), "news", 4) == 0);
+            EXPECT(moved.kind() == moved.source());
+        }
+        EXPECT(!inbox.receive(Timeout::once()) && !inbox.peek(1us) && !inbox.pop(Timeout::once()));
+        EXPECT(inbox.failures() == 0);
+    }
+    job.barrier();
+}
+
+} // namespace
+
+int main(int argc, char **argv) try {
+    const bool is_inline = argc > 1 && std::string(argv[1]) == "inline";
+    const trihop::Job job(is_inline ? trihop::Seat::Inline : trihop::Seat::Threaded);
+    {
+        const trihop::Channels channels(job, "typed");
+        run(job, channels);
+    }
+    if (job.rank() == 0)
+        std::cout << "ok" << std::endl;
+    return 0;
+} catch (const std::exception &error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+}
