@@ -288,6 +288,37 @@ with trihop.Job() as job:
     )
 
 
+def test_a_signal_is_heard_in_a_round_that_waits(program):
+    # Rank 1 ends the round only once rank 0 has heard the signal and said so.
+    program(
+        """
+import os
+import signal
+import threading
+import trihop
+
+with trihop.Job() as job:
+    stream = job.stream("items", "u8")
+    channels = job.channels("news")
+    news = channels.create() if job.rank == 1 else None
+    news = channels.attach(job.broadcast(news.descriptor.encode() if news else b"", 1).decode())
+    stream.push_block([0, 1], [job.rank, job.rank])
+    if job.rank == 0:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            stream.round()
+            raise SystemExit("the round has ended without rank 1")
+        except KeyboardInterrupt:
+            news.send(b"heard")
+    else:
+        news.get()
+    stream.round()
+    assert [items.tolist() for _, items in stream.pull()] == [[0], [1]]
+""",
+        (2, 1),
+    )
+
+
 def test_the_end_of_a_rank_is_told_to_others(program):
     said = program(
         """
@@ -381,8 +412,9 @@ for given, why in [({"nonsense": 1}, "nonsense"), ({"linger_us": -1}, "linger_us
     except trihop.Config as mistake:
         assert why in str(mistake), mistake
 with trihop.Job(linger_us=50, counters_page=False) as job:
-    assert "direct" in job.dump() or True
-    stream = job.stream("x", "f8", route="direct", memory_bytes=1 << 20)
+    streams = job.stream("usual", "f8"), job.stream("own", "f8", route="direct", memory_bytes=1 << 20)
+    # Half of it is for deliveries.
+    assert "0 of 1048576 bytes" in job.dump() and "0 of 524288 bytes" in job.dump()
     for mistake, given in [(trihop.Misuse, {"provider": "tcp"}), (trihop.Config, {"memory": 3}),
                            (TypeError, {"route": None}), (ValueError, {"held_bytes": 0})]:
         try:
