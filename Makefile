@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall deb header test simulate mutants check deny book bench compare newer slurm verbs
+.PHONY: help run library install uninstall deb header test simulate mutants check deny book bench compare newer slurm verbs wheel python-test
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -28,7 +28,7 @@ release := cargo --config 'build.rustflags=["--remap-path-prefix=$(CURDIR)=triho
 kept := $(if $(filter dev,$(PROFILE)),cargo,$(release))
 
 help: ## Shows this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 run: ## Partitions the places of the world by country, on 8 ranks over 2 simulated nodes
 	@tools/install.sh build
@@ -53,6 +53,14 @@ uninstall: ## Removes what was installed last
 deb: ## Builds a Debian package, target/deb/trihop_VERSION-1_ARCHITECTURE.deb
 	@tools/install.sh deb
 	packaging/deb.sh $(target)/deb
+
+wheel: ## Builds the Python package, target/wheels/trihop-*.whl; maturin comes by pip, into target/python
+	@tools/install.sh build python
+	@tools/wheel.sh $(target)/wheels
+
+python-test: ## Tests the Python package on jobs of 1, 2 and 4 ranks, in a virtual environment below target/python
+	@tools/install.sh build python
+	.ci/python
 
 header: ## Writes include/trihop.h anew from src/capi, and tables in docs/
 	HEADER=write .ci/header

@@ -11,6 +11,7 @@
 #   deny    cargo-deny
 #   book    mdBook
 #   deb     dpkg-deb and dpkg-shlibdeps, and lintian to check the package with
+#   python  Python with venv and pip, by which the Python package is built and tested
 #   slurm   Slurm's daemons and commands, as a cluster of one machine
 #   newer   pip, which fetches a newer libfabric and newer launchers
 #   verbs   what tools/verbs-vm.sh builds its guest with
@@ -149,6 +150,12 @@ group_slurm() {
     has srun || needs srun slurm-client
 }
 
+group_python() {
+    # Elsewhere it is a part of Python's own package; who needs it says that it is missing.
+    has apt-get || return 0
+    ${PYTHON:-python3} -c 'import ensurepip' 2>/dev/null || needs 'python3 with venv' python3-venv
+}
+
 group_newer() {
     python3 -m pip --version >/dev/null 2>&1 || needs 'pip of python3' python3-pip
 }
@@ -174,11 +181,11 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
-[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, book, compare, deb, deny, newer, slurm, verbs?"
+[ $# -gt 0 ] || fail "which of build, check, test, mutants, bench, book, compare, deb, deny, newer, python, slurm, verbs?"
 for group in "$@"; do
     case $group in
-    build | check | test | mutants | bench | book | compare | deb | deny | newer | slurm | verbs) "group_$group" ;;
-    *) fail "$group is none of build, check, test, mutants, bench, book, compare, deb, deny, newer, slurm, verbs" ;;
+    build | check | test | mutants | bench | book | compare | deb | deny | newer | python | slurm | verbs) "group_$group" ;;
+    *) fail "$group is none of build, check, test, mutants, bench, book, compare, deb, deny, newer, python, slurm, verbs" ;;
     esac
 done
 install_packages

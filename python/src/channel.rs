@@ -1,0 +1,232 @@
+//! Channels: bounded queues of messages, each on the rank that has made it.
+
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use trihop::ChannelLimits;
+use trihop::channel::{Descriptor, Poll, Received, Return, Timeout};
+use trihop::threaded;
+
+use crate::array::View;
+use crate::error::Failure;
+
+/// The channels of a job on this rank: `Job.channels` opens them. Any rank makes some, and attaches
+/// to those of others, at any time and alone.
+#[pyclass(frozen, module = "trihop")]
+pub struct Channels {
+    channels: threaded::Channels,
+}
+
+impl Channels {
+    pub fn over(channels: threaded::Channels) -> Self {
+        Self { channels }
+    }
+}
+
+#[pymethods]
+impl Channels {
+    /// The name that they were opened by.
+    #[getter]
+    fn name(&self) -> &str {
+        self.channels.name()
+    }
+
+    /// Makes a channel of this rank's: how many messages and bytes it holds, how many ports it may
+    /// have, and what each of these may have under way.
+    ///
+    /// Raises `Config` for impossible limits.
+    #[pyo3(signature = (*, messages=None, bytes=None, ports=None, window_messages=None, window_bytes=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        messages: Option<u32>,
+        bytes: Option<u64>,
+        ports: Option<u32>,
+        window_messages: Option<u32>,
+        window_bytes: Option<u64>,
+    ) -> PyResult<Channel> {
+        let usual = ChannelLimits::default();
+        let limits = ChannelLimits {
+            messages: messages.unwrap_or(usual.messages),
+            bytes: bytes.unwrap_or(usual.bytes),
+            ports: ports.unwrap_or(usual.ports),
+            window_messages: window_messages.unwrap_or(usual.window_messages),
+            window_bytes: window_bytes.unwrap_or(usual.window_bytes),
+        };
+        let channel = py.detach(|| self.channels.create(limits));
+        let channel = channel.map_err(Failure::from)?;
+        Ok(Channel { channel })
+    }
+
+    /// A port of the channel that this descriptor names. Asks its owner, and waits for the answer.
+    ///
+    /// Raises `NoChannel` where there is none of that name.
+    fn attach(&self, py: Python<'_>, descriptor: &str) -> PyResult<Channel> {
+        let attach = || self.channels.attach(&descriptor.parse::<Descriptor>()?);
+        let channel = py.detach(attach).map_err(Failure::from)?;
+        Ok(Channel { channel })
+    }
+
+    /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.channels.clone().shutdown());
+        Ok(closed.map_err(Failure::from)?)
+    }
+}
+
+/// A port of a channel: what a rank sends to it, gets from it and polls it by. What one thread sends
+/// by a port comes into the channel in that order.
+///
+/// `timeout` is how long a call may take in seconds: without an end where it is None; 0 tries once,
+/// and raises `WouldBlock` where that cannot be done at once. A call whose time is over raises
+/// `Timeout`, with nothing done.
+#[pyclass(frozen, module = "trihop")]
+pub struct Channel {
+    channel: threaded::Channel,
+}
+
+#[pymethods]
+impl Channel {
+    /// What names the channel on all ranks: a text of at most 64 characters.
+    #[getter]
+    fn descriptor(&self) -> String {
+        self.channel.descriptor().to_string()
+    }
+
+    /// The rank that has the channel.
+    #[getter]
+    fn owner(&self) -> u32 {
+        self.channel.descriptor().owner().0
+    }
+
+    /// Sends `bytes`, or whatever has the buffer protocol, with 32 bits that mean what the program
+    /// wants. Returns `when` the message was "deposited" in the channel, or "received" from it by
+    /// somebody, or "buffered" here, or "immediately" (which raises `WouldBlock` where the port has
+    /// as much under way as it may). What fails after the last two have returned is counted:
+    /// `failures`.
+    ///
+    /// Raises `Misuse` for messages that are too long, `WouldBlock`, `Timeout`, `Closed`.
+    #[pyo3(signature = (data, kind=0, *, when="deposited", timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        kind: u32,
+        when: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let when = named("when", when, WHEN)?;
+        let timeout = timeout_of(timeout)?;
+        let view = View::of_bytes(data)?;
+        let bytes = view.bytes();
+        let sent = py.detach(|| self.channel.send(kind, bytes, when, timeout));
+        Ok(sent.map_err(of_call)?)
+    }
+
+    /// Takes the first message out of the channel, and waits for one: its source, its kind, its
+    /// bytes.
+    ///
+    /// Raises `WouldBlock`, `Timeout`; `Closed` once the channel is closed and empty.
+    #[pyo3(signature = (*, timeout=None))]
+    fn get<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
+        let timeout = timeout_of(timeout)?;
+        triple(py, py.detach(|| self.channel.get(timeout)))
+    }
+
+    /// As `get`, and the message stays where it is.
+    #[pyo3(signature = (*, timeout=None))]
+    fn peek<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
+        let timeout = timeout_of(timeout)?;
+        triple(py, py.detach(|| self.channel.peek(timeout)))
+    }
+
+    /// As `get`, without the bytes, which are dropped.
+    #[pyo3(signature = (*, timeout=None))]
+    fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
+        let timeout = timeout_of(timeout)?;
+        triple(py, py.detach(|| self.channel.pop(timeout)))
+    }
+
+    /// Waits until there is a message ("in", which gives how many), room ("out": for how many), one
+    /// of both ("in_or_out": 1, 2, or 3 for both), no message ("empty"), no room ("full"), or the
+    /// channel is "closed"; or asks for its "size" or "capacity" in messages.
+    ///
+    /// Raises `WouldBlock`, `Timeout`; `Closed` where it will never be.
+    #[pyo3(signature = (what, *, timeout=None))]
+    fn poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<u64> {
+        let what = named("what", what, WHAT)?;
+        let timeout = timeout_of(timeout)?;
+        let polled = py.detach(|| self.channel.poll(what, timeout));
+        Ok(polled.map_err(of_call)?)
+    }
+
+    /// How many sends have failed after they had returned, and why the last of them has.
+    fn failures(&self, py: Python<'_>) -> (u64, Option<String>) {
+        let (count, last) = py.detach(|| self.channel.failures());
+        (count, last.map(|error| error.to_string()))
+    }
+
+    /// Closes the channel; by its owner only. What is in it may still be got.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.channel.close());
+        Ok(closed.map_err(Failure::from)?)
+    }
+}
+
+type Triple<'py> = (u32, u32, Bound<'py, PyBytes>);
+
+fn triple<'py>(py: Python<'py>, got: Result<Received, trihop::Error>) -> PyResult<Triple<'py>> {
+    let message = got.map_err(of_call)?;
+    let bytes = PyBytes::new(py, &message.bytes);
+    Ok((message.source.0, message.kind, bytes))
+}
+
+/// Of a call of a channel, which is not about the room of a stream.
+fn of_call(error: trihop::Error) -> Failure {
+    match error {
+        trihop::Error::WouldBlock => Failure::NotNow,
+        error => Failure::Engine(error),
+    }
+}
+
+const WHEN: &[(&str, Return)] = &[
+    ("immediately", Return::Immediately),
+    ("buffered", Return::WhenBuffered),
+    ("deposited", Return::WhenDeposited),
+    ("received", Return::WhenReceived),
+];
+
+const WHAT: &[(&str, Poll)] = &[
+    ("in", Poll::In),
+    ("out", Poll::Out),
+    ("in_or_out", Poll::InOrOut),
+    ("empty", Poll::Empty),
+    ("full", Poll::Full),
+    ("closed", Poll::Closed),
+    ("size", Poll::Size),
+    ("capacity", Poll::Capacity),
+];
+
+/// What a word stands for.
+pub fn named<T: Copy>(argument: &str, word: &str, all: &[(&str, T)]) -> PyResult<T> {
+    let found = all.iter().find(|(name, _)| *name == word);
+    found.map(|&(_, value)| value).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|&(name, _)| name).collect();
+        let names = names.join(", ");
+        PyValueError::new_err(format!("{argument} is `{word}`: it is one of {names}"))
+    })
+}
+
+fn timeout_of(seconds: Option<f64>) -> PyResult<Timeout> {
+    let Some(seconds) = seconds else {
+        return Ok(Timeout::Never);
+    };
+    if seconds == 0.0 {
+        return Ok(Timeout::Once);
+    }
+    let time = Duration::try_from_secs_f64(seconds)
+        .map_err(|why| PyValueError::new_err(format!("a timeout of {seconds} seconds: {why}")))?;
+    Ok(Timeout::After(time))
+}

@@ -1,0 +1,170 @@
+//! One class of exceptions for each kind of failure that a program acts on.
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(
+    trihop,
+    Error,
+    PyException,
+    "What a call of a job, stream or channel has failed with. Of this class itself is what a \
+     program can do nothing about: the launcher, libfabric, the operating system."
+);
+create_exception!(
+    trihop,
+    WouldBlock,
+    Error,
+    "There is no room, or nothing to get, now. Of streams: pull what has arrived, then call again."
+);
+create_exception!(
+    trihop,
+    Timeout,
+    Error,
+    "A call of a channel has taken as long as it may. Nothing was sent, nothing taken."
+);
+create_exception!(
+    trihop,
+    Closed,
+    Error,
+    "The stream, the channel or the whole job was shut down."
+);
+create_exception!(
+    trihop,
+    Misuse,
+    Error,
+    "A mistake of the program: a rank that does not exist, a record that is too long, calls that \
+     do not go together, ranks that do not agree. Nothing was done."
+);
+create_exception!(
+    trihop,
+    Config,
+    Error,
+    "An option or a variable of the environment that is unknown, impossible, or contradicts \
+     another one."
+);
+create_exception!(
+    trihop,
+    NoChannel,
+    Error,
+    "A descriptor that names no channel: not one, of another job, or of a channel that is gone."
+);
+create_exception!(trihop, NoMemory, Error, "There is no memory for a record.");
+create_exception!(
+    trihop,
+    PeerGone,
+    Error,
+    "A rank is gone, has failed, or is out of reach: `rank` says which. The job has ended."
+);
+
+/// What a call here has failed with: the engine's error, or one of this package.
+pub enum Failure {
+    Engine(trihop::Error),
+    /// So many bytes wait to be pulled from this stream, and no more may.
+    Held {
+        stream: String,
+        bytes: usize,
+        limit: usize,
+    },
+    /// What a channel cannot do at once.
+    NotNow,
+    /// What makes no sense, and the remedy.
+    Misuse(String),
+    /// What Python has raised.
+    Python(PyErr),
+}
+
+impl From<trihop::Error> for Failure {
+    fn from(error: trihop::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl Failure {
+    pub fn would_block(&self) -> bool {
+        matches!(self, Self::Engine(trihop::Error::WouldBlock))
+    }
+
+    /// The exception, which has `taken`: how many items were sent before.
+    pub fn after(self, py: Python<'_>, taken: usize) -> PyErr {
+        let raised = PyErr::from(self);
+        match raised.value(py).setattr("taken", taken) {
+            Ok(()) => raised,
+            Err(error) => error,
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Engine(error) => raised(&error),
+            Failure::Held {
+                stream,
+                bytes,
+                limit,
+            } => WouldBlock::new_err(format!(
+                "stream `{stream}`: {bytes} bytes have arrived and wait to be pulled, of \
+                 {limit} that may (held_bytes); pull, then call again"
+            )),
+            Failure::NotNow => WouldBlock::new_err(
+                "the channel has no message, no room, or as much of this port under way as it may; \
+                 try again, or give the call a timeout",
+            ),
+            Failure::Misuse(why) => Misuse::new_err(why),
+            Failure::Python(error) => error,
+        }
+    }
+}
+
+fn raised(error: &trihop::Error) -> PyErr {
+    use trihop::Error as Engine;
+    let text = error.to_string();
+    match error {
+        Engine::WouldBlock => WouldBlock::new_err(text),
+        Engine::TimedOut(_) => Timeout::new_err(text),
+        Engine::Closed(_) | Engine::ChannelClosed { .. } => Closed::new_err(text),
+        Engine::Misuse { .. }
+        | Engine::Nested(_)
+        | Engine::Rank { .. }
+        | Engine::TooLarge { .. }
+        | Engine::Mismatch { .. } => Misuse::new_err(text),
+        Engine::Config { .. } | Engine::Environment { .. } => Config::new_err(text),
+        Engine::NoChannel { .. } => NoChannel::new_err(text),
+        Engine::NoMemory { .. } | Engine::SpillFull { .. } => NoMemory::new_err(text),
+        Engine::PeerDead { rank, .. }
+        | Engine::PeerFailed { rank, .. }
+        | Engine::LinkFailed { rank, .. }
+        | Engine::BadPeer { rank, .. } => {
+            let raised = PeerGone::new_err(text);
+            let named = Python::attach(|py| raised.value(py).setattr("rank", *rank));
+            named.err().unwrap_or(raised)
+        }
+        _ => Error::new_err(text),
+    }
+}
+
+/// Puts the classes into the module.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    for (name, class) in [
+        ("Error", py.get_type::<Error>()),
+        ("WouldBlock", py.get_type::<WouldBlock>()),
+        ("Timeout", py.get_type::<Timeout>()),
+        ("Closed", py.get_type::<Closed>()),
+        ("Misuse", py.get_type::<Misuse>()),
+        ("Config", py.get_type::<Config>()),
+        ("NoChannel", py.get_type::<NoChannel>()),
+        ("NoMemory", py.get_type::<NoMemory>()),
+        ("PeerGone", py.get_type::<PeerGone>()),
+    ] {
+        module.add(name, class)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,363 @@
+//! What has arrived on a stream and waits to be pulled, and the calls that make it arrive. Nothing
+//! here holds Python's lock while it waits.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use trihop::over::UntypedConveyor;
+use trihop::threaded::Untyped;
+use trihop::{Arrival, ConveyorState, Error, Rank};
+
+use crate::array::Targets;
+use crate::error::Failure;
+
+/// How often a wait looks whether a signal of Python's has come.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+/// Targets that are looked at before their items are sent.
+const TARGETS_AT_ONCE: usize = 64 << 10;
+
+/// A place where arrivals are kept.
+pub trait Store: Default + Send {
+    fn add(&mut self, arrival: Arrival<'_>);
+    /// Puts what arrived later behind.
+    fn append(&mut self, later: Self);
+    fn bytes(&self) -> usize;
+}
+
+/// Items, those of one source one after the other.
+#[derive(Default)]
+pub struct Items {
+    pub by_source: BTreeMap<u32, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Store for Items {
+    fn add(&mut self, arrival: Arrival<'_>) {
+        let block = self.by_source.entry(arrival.source.0).or_default();
+        block.extend_from_slice(arrival.bytes);
+        self.bytes += arrival.bytes.len();
+    }
+
+    fn append(&mut self, later: Self) {
+        self.bytes += later.bytes;
+        for (source, mut items) in later.by_source {
+            self.by_source.entry(source).or_default().append(&mut items);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Records in the order in which they have arrived.
+#[derive(Default)]
+pub struct Records {
+    bytes: Vec<u8>,
+    /// Of each its source, its kind and its length.
+    about: Vec<(u32, u32, usize)>,
+}
+
+impl Records {
+    pub fn each(&self) -> impl Iterator<Item = (u32, u32, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.about.iter().map(move |&(source, kind, length)| {
+            let (record, later) = rest.split_at(length);
+            rest = later;
+            (source, kind, record)
+        })
+    }
+}
+
+impl Store for Records {
+    fn add(&mut self, arrival: Arrival<'_>) {
+        self.bytes.extend_from_slice(arrival.bytes);
+        let about = (arrival.source.0, arrival.kind, arrival.bytes.len());
+        self.about.push(about);
+    }
+
+    fn append(&mut self, mut later: Self) {
+        self.bytes.append(&mut later.bytes);
+        self.about.append(&mut later.about);
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.len() + self.about.len() * size_of::<(u32, u32, usize)>()
+    }
+}
+
+/// A stream without a handler, with what was taken out of its delivery queue.
+pub struct Inbox<S> {
+    pub untyped: Untyped,
+    held_bytes: usize,
+    state: Mutex<State<S>>,
+}
+
+struct State<S> {
+    /// What has arrived since the last round.
+    open: S,
+    /// What was sent in rounds that are over.
+    of_rounds: Option<S>,
+    /// The round that is under way, or over and nobody has heard. A conveyor takes what is of it
+    /// and nothing of the next one.
+    round: Option<UntypedConveyor<trihop::over::Threaded>>,
+}
+
+impl<S: Store> State<S> {
+    fn bytes(&self) -> usize {
+        self.open.bytes() + self.of_rounds.as_ref().map_or(0, Store::bytes)
+    }
+
+    /// All that is here, that of rounds first.
+    fn all(&mut self) -> S {
+        let open = std::mem::take(&mut self.open);
+        match self.of_rounds.take() {
+            None => open,
+            Some(mut all) => {
+                all.append(open);
+                all
+            }
+        }
+    }
+
+    /// Moves the round that is under way on; whether it is over. Who waits for it has not heard of
+    /// that yet.
+    fn advance(&mut self) -> Result<bool, Error> {
+        let Some(round) = &mut self.round else {
+            return Ok(true);
+        };
+        if round.state() == ConveyorState::Complete {
+            return Ok(true);
+        }
+        let goes_on = round.advance(true)?;
+        while let Some((source, bytes)) = round.pull(usize::MAX)? {
+            let (kind, count) = (0, 0);
+            self.open.add(Arrival {
+                source,
+                kind,
+                count,
+                bytes,
+            });
+        }
+        Ok(!goes_on)
+    }
+
+    /// As `advance`, by whoever waits for the end: from then on all that is here is of rounds.
+    fn end_round(&mut self) -> Result<bool, Error> {
+        let is_over = self.advance()?;
+        if is_over && self.round.take().is_some() {
+            self.of_rounds = Some(self.all());
+        }
+        Ok(is_over)
+    }
+}
+
+impl<S: Store> Inbox<S> {
+    pub fn new(untyped: Untyped, held_bytes: usize) -> Self {
+        let state = State {
+            open: S::default(),
+            of_rounds: None,
+            round: None,
+        };
+        Self {
+            untyped,
+            held_bytes,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        // A panic leaves items at most that have not been counted.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what has arrived.
+    fn take(&self, state: &mut State<S>) -> Result<(), Failure> {
+        match state.round {
+            Some(_) => state.advance().map(drop)?,
+            None => drop(self.untyped.take(|arrival| state.open.add(arrival))?),
+        }
+        Ok(())
+    }
+
+    /// Refuses to take more than may be held.
+    fn check_held(&self, state: &State<S>) -> Result<(), Failure> {
+        let (bytes, limit) = (state.bytes(), self.held_bytes);
+        match bytes < limit {
+            true => Ok(()),
+            false => Err(Failure::Held {
+                stream: self.untyped.name().to_owned(),
+                bytes,
+                limit,
+            }),
+        }
+    }
+
+    /// Makes `call` until it is done, and room meanwhile for what arrives.
+    fn with_room<R>(&self, mut call: impl FnMut() -> Result<R, Error>) -> Result<R, Failure> {
+        loop {
+            let failure = match call() {
+                Ok(done) => return Ok(done),
+                Err(error) => Failure::from(error),
+            };
+            if !failure.would_block() {
+                return Err(failure);
+            }
+            let mut state = self.state();
+            self.check_held(&state)?;
+            self.take(&mut state)?;
+        }
+    }
+
+    /// What is here: after a round what was sent until then, and nothing else.
+    pub fn pull(&self) -> Result<S, Failure> {
+        let mut state = self.state();
+        if let Some(of_rounds) = state.of_rounds.take() {
+            return Ok(of_rounds);
+        }
+        let taken = self.take(&mut state);
+        let open = std::mem::take(&mut state.open);
+        match taken {
+            Err(failure) if open.bytes() == 0 => Err(failure),
+            // What has ended the job is told once all that came before is pulled.
+            _ => Ok(open),
+        }
+    }
+
+    pub fn fence(&self) -> Result<(), Failure> {
+        self.with_room(|| self.untyped.fence())?;
+        let mut state = self.state();
+        self.take(&mut state)?;
+        // All of it was sent before.
+        state.open = state.all();
+        Ok(())
+    }
+
+    pub fn barrier(&self) -> Result<(), Failure> {
+        self.with_room(|| self.untyped.barrier())
+    }
+
+    pub fn close(&self) -> Result<(), Failure> {
+        self.with_room(|| self.untyped.clone().shutdown())?;
+        drop(self.state().all());
+        Ok(())
+    }
+}
+
+impl Inbox<Items> {
+    /// Sends items, one to each target. How many were sent, and why no more.
+    pub fn push(&self, targets: Targets<'_>, items: &[u8]) -> (usize, Result<(), Failure>) {
+        // The engine refuses it until the round is over, this until the program has heard so.
+        if let Err(failure) = self.between_rounds().map(drop) {
+            return (0, Err(failure));
+        }
+        let bytes = self.untyped.item_bytes();
+        let mut ranks = Vec::new();
+        let mut at = 0;
+        let count = items.len() / bytes;
+        while at < count {
+            let end = count.min(at + TARGETS_AT_ONCE);
+            let (targets, bad) = match targets {
+                Targets::Ranks(all) => (&all[at..end], None),
+                Targets::One(rank) => {
+                    ranks.resize(end - at, rank);
+                    (&ranks[..end - at], None)
+                }
+                Targets::Numbers(all) => {
+                    ranks.clear();
+                    let numbers = all[at..end].iter();
+                    ranks.extend(numbers.map_while(|&number| u32::try_from(number).ok()));
+                    (&ranks[..], all[at..end].get(ranks.len()))
+                }
+            };
+            let (sent, outcome) = self.push_ranks(targets, &items[at * bytes..]);
+            at += sent;
+            if let Err(failure) = outcome {
+                return (at, Err(failure));
+            }
+            if let Some(bad) = bad {
+                let size = self.untyped.size();
+                let why = format!("target {bad} is not a rank of a job of {size}");
+                return (at, Err(Failure::Misuse(why)));
+            }
+        }
+        (at, Ok(()))
+    }
+
+    /// Sends the first of `items`, one to each target.
+    fn push_ranks(&self, targets: &[u32], items: &[u8]) -> (usize, Result<(), Failure>) {
+        let bytes = self.untyped.item_bytes();
+        let mut sent = 0;
+        let outcome = self.with_room(|| {
+            let items = &items[sent * bytes..targets.len() * bytes];
+            let (taken, outcome) = self.untyped.push_many(&targets[sent..], items);
+            sent += taken;
+            outcome
+        });
+        (sent, outcome)
+    }
+
+    /// The state, of no round that is under way.
+    fn between_rounds(&self) -> Result<MutexGuard<'_, State<Items>>, Failure> {
+        let state = self.state();
+        if state.round.is_some() {
+            let name = self.untyped.name();
+            let why = format!("stream `{name}`: a round is under way; wait for it first");
+            return Err(Failure::Misuse(why));
+        }
+        Ok(state)
+    }
+
+    pub fn start_round(&self) -> Result<(), Failure> {
+        let mut state = self.between_rounds()?;
+        state.round = Some(UntypedConveyor::over(self.untyped.clone())?);
+        state.advance()?;
+        Ok(())
+    }
+
+    /// Whether the round that was started is over.
+    pub fn test(&self) -> Result<bool, Failure> {
+        let mut state = self.state();
+        if state.round.is_some() {
+            self.check_held(&state)?;
+        }
+        Ok(state.end_round()?)
+    }
+
+    /// Waits until the round that was started is over.
+    pub fn wait(&self) -> Result<(), Failure> {
+        let mut looked = Instant::now();
+        while !self.test()? {
+            if looked.elapsed() > SIGNALS_EVERY {
+                Python::attach(|py| py.check_signals())?;
+                looked = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a call of this had no room, its round is under way, or over, and is waited for.
+    pub fn round(&self) -> Result<(), Failure> {
+        let is_under_way = self.state().round.is_some();
+        if !is_under_way {
+            self.start_round()?;
+        }
+        self.wait()
+    }
+}
+
+impl Inbox<Records> {
+    pub fn send(&self, target: u32, kind: u32, bytes: &[u8]) -> Result<(), Failure> {
+        self.with_room(|| self.untyped.send(Rank(target), kind, bytes))
+    }
+
+    pub fn try_send(&self, target: u32, kind: u32, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.untyped.try_send(Rank(target), kind, bytes)?)
+    }
+
+    pub fn round(&self) -> Result<(), Failure> {
+        self.with_room(|| self.untyped.round())
+    }
+}

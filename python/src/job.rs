@@ -1,0 +1,368 @@
+//! A rank's part of a job.
+
+use std::sync::Once;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyType};
+use trihop::threaded;
+use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
+
+use crate::array::{ItemType, Numbers, View};
+use crate::channel::{Channels, named};
+use crate::error::Failure;
+use crate::inbox::{Inbox, Store};
+use crate::stream::{Shuffle, Stream};
+
+/// One rank's part of a job. `Job()` joins the job that this process was started in, by `trihop
+/// run`, MPI's launchers or Slurm; without one, a job of one rank. Collective.
+///
+/// Options are those of docs/OPTIONS.md, as keyword arguments; the environment has the rest. In a
+/// `with` statement the job is shut down at its end. Where an exception leaves it, the job is not:
+/// other ranks hear that this one is gone once its process ends.
+///
+/// Any thread may call. A thread of the library's keeps messages moving while the program
+/// computes; calls that wait let other threads of Python's run. Collective calls are made in the
+/// same order on every rank.
+#[pyclass(frozen, module = "trihop")]
+pub struct Job {
+    job: threaded::Job,
+    options: Options,
+}
+
+/// Takes the logs of the engine, once.
+static LOGS: Once = Once::new();
+
+#[pymethods]
+impl Job {
+    #[new]
+    #[pyo3(signature = (**options))]
+    fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut chosen = Options::from_env().map_err(Failure::from)?;
+        set_all(&mut chosen, options)?;
+        chosen.check().map_err(Failure::from)?;
+        let mut logs = Ok(());
+        LOGS.call_once(|| logs = trihop::log::Options::from_env().and_then(trihop::log::install));
+        logs.map_err(Failure::from)?;
+        let start = || -> Result<threaded::Job, trihop::Error> {
+            let job = threaded::Job::start(chosen.clone())?;
+            trihop::log::set_rank(job.rank().0)?;
+            Ok(job)
+        };
+        let job = py.detach(start).map_err(Failure::from)?;
+        Ok(Self {
+            job,
+            options: chosen,
+        })
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<&Bound<'_, PyType>>,
+        _value: Option<&Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        match kind {
+            None => self.shutdown(py),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let (rank, size) = (self.rank(), self.size());
+        format!(
+            "<trihop.Job: rank {rank} of {size}, on {} nodes>",
+            self.nodes()
+        )
+    }
+
+    /// This rank.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.job.rank().0
+    }
+
+    /// Ranks of the job.
+    #[getter]
+    fn size(&self) -> u32 {
+        self.job.size()
+    }
+
+    /// Nodes of the job.
+    #[getter]
+    fn nodes(&self) -> u32 {
+        self.topology().nodes()
+    }
+
+    /// The node of this rank.
+    #[getter]
+    fn node(&self) -> u32 {
+        self.topology().node().0
+    }
+
+    /// This rank's number on its node.
+    #[getter]
+    fn local_rank(&self) -> u32 {
+        self.topology().local_rank()
+    }
+
+    /// Ranks on this rank's node.
+    #[getter]
+    fn local_size(&self) -> u32 {
+        self.topology().local_size()
+    }
+
+    /// Who has started the job.
+    #[getter]
+    fn launcher(&self) -> &'static str {
+        self.job.launcher().name()
+    }
+
+    /// The provider of libfabric that carries traffic between nodes, where there are several.
+    #[getter]
+    fn provider(&self) -> Option<&str> {
+        self.job.provider()
+    }
+
+    /// The node of a rank.
+    fn node_of(&self, rank: u32) -> PyResult<u32> {
+        if rank >= self.size() {
+            let size = self.size();
+            return Err(Failure::Engine(trihop::Error::Rank { rank, size }).into());
+        }
+        Ok(self.topology().node_of(Rank(rank)).0)
+    }
+
+    /// The ranks of a node, ascending.
+    fn ranks_of(&self, node: u32) -> PyResult<Vec<u32>> {
+        if node >= self.nodes() {
+            let nodes = self.nodes();
+            let why = format!("node {node} does not exist in a job on {nodes} nodes");
+            return Err(Failure::Misuse(why).into());
+        }
+        let ranks = self.topology().ranks_of(node.into());
+        Ok(ranks.map(|rank| rank.0).collect())
+    }
+
+    /// Opens a stream of items, which `dtype` describes: whatever numpy takes for a type of one
+    /// size, structures and rows included, of some 16 KB at most. `held_bytes` is how much may wait
+    /// here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
+    #[pyo3(signature = (name, dtype, *, held_bytes=HELD_BYTES, **options))]
+    fn stream(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dtype: &Bound<'_, PyAny>,
+        held_bytes: usize,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Stream> {
+        let items = ItemType::new(py, dtype)?;
+        let inbox = self.open(py, name, items.bytes, held_bytes, options)?;
+        Ok(Stream { inbox, items })
+    }
+
+    /// Opens a shuffle of byte records of any length. As `stream`. Collective.
+    #[pyo3(signature = (name, *, held_bytes=HELD_BYTES, **options))]
+    fn shuffle(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        held_bytes: usize,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Shuffle> {
+        let inbox = self.open(py, name, 0, held_bytes, options)?;
+        Ok(Shuffle { inbox })
+    }
+
+    /// Opens channels, of which there are none yet. Collective.
+    #[pyo3(signature = (name, **options))]
+    fn channels(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Channels> {
+        let mut builder = self.job.channels(name);
+        if let Some(options) = self.stream_options(options)? {
+            builder = builder.options(options);
+        }
+        let channels = py.detach(|| builder.open()).map_err(Failure::from)?;
+        Ok(Channels::over(channels))
+    }
+
+    /// Waits until every rank has called this. Takes nothing of what arrives on streams: their own
+    /// `barrier` does.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.job.barrier()).map_err(Failure::from)?)
+    }
+
+    /// Reduces numbers over all ranks: "sum", "min", "max", and of integers "xor", "and", "or".
+    /// Every rank gives a number, or an array or a list of as many; integers are reduced in 64
+    /// bits, others as `float64`. Returns a number, or an array of these. Collective.
+    #[pyo3(signature = (values, op="sum"))]
+    fn allreduce<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+        op: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let op = named("op", op, OPS)?;
+        let (mut numbers, given) = Numbers::of(values)?;
+        let reduce = || match &mut numbers {
+            Numbers::Unsigned(numbers) => self.job.allreduce(numbers, op),
+            Numbers::Signed(numbers) => self.job.allreduce(numbers, op),
+            Numbers::Float(numbers) => self.job.allreduce(numbers, op),
+        };
+        py.detach(reduce).map_err(Failure::from)?;
+        numbers.into_python(py, given)
+    }
+
+    /// As `allreduce`, over the ranks before this one: rank 0 gets what changes nothing, 0 of a
+    /// sum. So ranks find where their parts of something begin. Collective.
+    #[pyo3(signature = (values, op="sum"))]
+    fn exscan<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+        op: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let op = named("op", op, OPS)?;
+        let (mut numbers, given) = Numbers::of(values)?;
+        let scan = || match &mut numbers {
+            Numbers::Unsigned(numbers) => self.job.exscan(numbers, op),
+            Numbers::Signed(numbers) => self.job.exscan(numbers, op),
+            Numbers::Float(numbers) => self.job.exscan(numbers, op),
+        };
+        py.detach(scan).map_err(Failure::from)?;
+        numbers.into_python(py, given)
+    }
+
+    /// The bytes that every rank gives, by rank. Collective.
+    fn allgather<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let view = View::of_bytes(data)?;
+        let bytes = view.bytes();
+        let all = py.detach(|| self.job.allgather(bytes));
+        let all = all.map_err(Failure::from)?;
+        PyList::new(py, all.iter().map(|bytes| PyBytes::new(py, bytes)))
+    }
+
+    /// The bytes that the rank `root` gives, 16 MiB at most; what others give does not count.
+    /// Collective.
+    #[pyo3(signature = (data, root=0))]
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        root: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let view = View::of_bytes(data)?;
+        let bytes = view.bytes();
+        let given = py.detach(|| self.job.broadcast(Rank(root), bytes));
+        Ok(PyBytes::new(py, &given.map_err(Failure::from)?))
+    }
+
+    /// What the queues of this rank hold, with their bounds, for people to read.
+    fn dump(&self, py: Python<'_>) -> PyResult<String> {
+        let mut text = Vec::new();
+        py.detach(|| self.job.dump(&mut text))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Ends the whole job through its launcher, where that can; the caller still has to exit.
+    /// Whether the launcher could be asked.
+    #[pyo3(signature = (status=1, why="aborted by the program"))]
+    fn abort(&self, py: Python<'_>, status: i32, why: &str) -> bool {
+        py.detach(|| self.job.abort(status, why))
+    }
+
+    /// Leaves the job, once all ranks do and all that was sent has arrived. Collective. Calls from
+    /// then on raise `Closed`.
+    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
+        let ended = py.detach(|| self.job.clone().shutdown());
+        Ok(ended.map_err(Failure::from)?)
+    }
+}
+
+/// What of a stream may wait to be pulled where nothing else is said: 1 GiB.
+const HELD_BYTES: usize = 1 << 30;
+
+const OPS: &[(&str, Reduce)] = &[
+    ("sum", Reduce::Sum),
+    ("min", Reduce::Min),
+    ("max", Reduce::Max),
+    ("xor", Reduce::Xor),
+    ("and", Reduce::And),
+    ("or", Reduce::Or),
+];
+
+impl Job {
+    fn topology(&self) -> &Topology {
+        self.job.topology()
+    }
+
+    fn open<S: Store>(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        item_bytes: usize,
+        held_bytes: usize,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Inbox<S>> {
+        if held_bytes == 0 {
+            return Err(PyValueError::new_err("held_bytes is 0: it is 1 at least"));
+        }
+        let mut builder = self.job.untyped(name, item_bytes);
+        if let Some(options) = self.stream_options(options)? {
+            builder = builder.options(options);
+        }
+        let untyped = py.detach(|| builder.open()).map_err(Failure::from)?;
+        Ok(Inbox::new(untyped, held_bytes))
+    }
+
+    /// Those of the job, with what is given for one stream.
+    fn stream_options(&self, given: Option<&Bound<'_, PyDict>>) -> PyResult<Option<StreamOptions>> {
+        let Some(given) = given.filter(|given| !given.is_empty()) else {
+            return Ok(None);
+        };
+        for key in given.keys() {
+            let key: String = key.extract()?;
+            let is_of_job = Options::TABLE
+                .iter()
+                .any(|row| row.name == key && !row.of_stream);
+            if is_of_job {
+                let why = format!("`{key}` is an option of the job: give it to Job()");
+                return Err(Failure::Misuse(why).into());
+            }
+        }
+        let mut options = self.options.clone();
+        set_all(&mut options, Some(given))?;
+        options.check().map_err(Failure::from)?;
+        Ok(Some(options.stream))
+    }
+}
+
+/// Sets options by name: to texts, numbers, and for switches True or False.
+fn set_all(options: &mut Options, given: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    for (key, value) in given.into_iter().flat_map(|given| given.iter()) {
+        let key: String = key.extract()?;
+        let text = match value.cast::<PyBool>() {
+            Ok(switch) => u8::from(switch.is_true()).to_string(),
+            Err(_) if value.is_none() => {
+                let why = format!("option {key} is None: leave it out, or give its value");
+                return Err(PyTypeError::new_err(why));
+            }
+            Err(_) => value.str()?.extract()?,
+        };
+        options.set(&key, &text).map_err(Failure::from)?;
+    }
+    Ok(())
+}

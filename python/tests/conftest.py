@@ -1,0 +1,57 @@
+"""What starts jobs: `TRIHOP` is the command, or `trihop` is in PATH."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+PYTHON = pathlib.Path(__file__).resolve().parent.parent
+#: Ranks and nodes of the jobs that most tests run.
+SHAPES = [(1, 1), (2, 1), (4, 2)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "shape" in metafunc.fixturenames:
+        names = [f"{ranks} on {nodes}" for ranks, nodes in SHAPES]
+        metafunc.parametrize("shape", SHAPES, ids=names)
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """Runs a Python program as a job and returns what it has printed, without what ranks put before."""
+    command = os.environ.get("TRIHOP") or shutil.which("trihop")
+    if not command:
+        pytest.fail("TRIHOP names no command `trihop`, and there is none in PATH")
+
+    def run(program, shape=(1, 1), arguments=(), status=0, **variables) -> str:
+        ranks, nodes = shape
+        launcher = [command, "run", "-n", str(ranks), "--nodes", str(nodes), "--no-prefix"]
+        # Against hangs alone.
+        launcher += ["--timeout", "120", "--", sys.executable, str(program), *map(str, arguments)]
+        ended = subprocess.run(
+            launcher,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        said = f"{program} as {shape} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+        assert ended.returncode == status, said
+        return ended.stdout
+
+    return run
+
+
+@pytest.fixture
+def program(launch, tmp_path):
+    """Runs the text of a program, as `launch` does."""
+
+    def run(text: str, shape=(1, 1), **more) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return launch(path, shape, **more)
+
+    return run
