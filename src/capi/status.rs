@@ -66,13 +66,15 @@ pub enum trihop_status_t {
     /// A text that names no channel: no descriptor, or one of another job or of a channel that is
     /// gone.
     TRIHOP_ERR_NO_CHANNEL = 23,
+    /// The agent of this node is gone. A job of this node alone goes on with the streams that it has.
+    TRIHOP_ERR_AGENT_DEAD = 24,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 24] = [
+    const ALL: [(Self, &'static CStr); 25] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
@@ -121,6 +123,7 @@ impl trihop_status_t {
             c"the call has taken as long as it may",
         ),
         (TRIHOP_ERR_NO_CHANNEL, c"there is no such channel"),
+        (TRIHOP_ERR_AGENT_DEAD, c"an agent is gone"),
     ];
 
     /// The status of an error of the library.
@@ -145,6 +148,7 @@ impl trihop_status_t {
             Error::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
             Error::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
             Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
+            Error::AgentDead { .. } => TRIHOP_ERR_AGENT_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
             Error::Misuse { .. } => TRIHOP_ERR_MISUSE,
