@@ -5,11 +5,11 @@ mod launched;
 use std::io::Read;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use launched::{Ended, Launched, until};
+use trihop::transport::sync::Flag;
 use trihop::{Error, Job, Options, Rank, Reduce, Seat, State, over, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
@@ -46,6 +46,12 @@ fn start_rank(test: &str, agent: &str, job: &str, role: &str) -> Launched {
     rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
     rank.env("TRIHOP_AGENT", agent).env("TRIHOP_AGENT_JOB", job);
     Launched::start(rank)
+}
+
+fn have_attached(ranks: &[Launched]) {
+    until("all ranks have attached", || {
+        ranks.iter().all(|rank| rank.has_said("attached"))
+    });
 }
 
 fn has_ended_well(ended: &Ended, what: &str) {
@@ -104,16 +110,16 @@ fn come_and_go(turns: u32, limit: Duration) {
     let begun = Instant::now();
     let done = (0..turns).take_while(|_| begun.elapsed() < limit);
     let done = done.inspect(|_| attach_and_detach().unwrap()).count();
-    println!("came {done} times");
+    eprintln!("came {done} times");
 }
 
 /// Whether standard input has ended.
-fn input_has_ended() -> Arc<AtomicBool> {
-    let ended = Arc::<AtomicBool>::default();
+fn input_has_ended() -> Arc<Flag> {
+    let ended = Arc::<Flag>::default();
     let tell = Arc::clone(&ended);
     thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        tell.store(true, Ordering::Relaxed);
+        tell.raise();
     });
     ended
 }
@@ -127,7 +133,7 @@ fn exchange_until_told() -> trihop::Result<()> {
         .shuffle("steady")
         .handler_with(&heard, |heard, _, _| *heard += 1)
         .open()?;
-    println!("attached");
+    eprintln!("attached");
     let (mut rounds, mut stop) = (0, [0_u64]);
     while stop == [0] {
         for rank in 0..job.size() {
@@ -139,7 +145,7 @@ fn exchange_until_told() -> trihop::Result<()> {
             heard.with(|heard| *heard),
             rounds * 100 * u64::from(job.size())
         );
-        stop = [u64::from(told.load(Ordering::Relaxed))];
+        stop = [u64::from(told.is_raised())];
         job.allreduce(&mut stop, Reduce::Sum)?;
     }
     // An agent that is about to end does all for the jobs that it has.
@@ -157,10 +163,8 @@ fn jobs_come_and_go_a_thousand_times_while_another_one_sends() {
     }
     let (agent, name) = start_agent("thousand", 2, "never");
     let both = |job: &str, role: &str| [(), ()].map(|()| start_rank(test, &name, job, role));
-    let mut steady = both("steady", "steady");
-    steady
-        .iter_mut()
-        .for_each(|rank| drop(rank.wait_for_lines(3)));
+    let steady = both("steady", "steady");
+    have_attached(&steady);
     let come_and_go = |turns: &str| {
         for rank in both("guest", turns) {
             has_ended_well(&rank.wait(), turns);
@@ -247,13 +251,11 @@ fn an_agent_that_is_asked_to_end_does_so_with_its_last_job() {
     match role().as_deref() {
         None => {}
         Some("steady") => return exchange_until_told().unwrap(),
-        Some(_) => return println!("refused: {}", attach_and_detach().unwrap_err()),
+        Some(_) => return eprintln!("refused: {}", attach_and_detach().unwrap_err()),
     }
     let (agent, name) = start_agent("drain", 2, "never");
-    let mut steady = [(), ()].map(|()| start_rank(test, &name, "steady", "steady"));
-    steady
-        .iter_mut()
-        .for_each(|rank| drop(rank.wait_for_lines(3)));
+    let steady = [(), ()].map(|()| start_rank(test, &name, "steady", "steady"));
+    have_attached(&steady);
     let before = watched_processes(agent.id());
     let alone = start_rank(test, &name, "alone", "alone");
     until("a rank waits for another one", || {
@@ -263,7 +265,7 @@ fn an_agent_that_is_asked_to_end_does_so_with_its_last_job() {
     let refused = alone.wait();
     assert!(
         refused
-            .stdout
+            .stderr
             .contains("refuses this rank: this agent was asked to end"),
         "{}\n{}",
         refused.stdout,
@@ -286,14 +288,12 @@ fn a_job_of_which_a_rank_is_killed_ends_alone() {
     match role().as_deref() {
         None => {}
         Some("steady") => return exchange_until_told().unwrap(),
-        Some(_) => return println!("ends: {}", exchange_until_told().unwrap_err()),
+        Some(_) => return eprintln!("ends: {}", exchange_until_told().unwrap_err()),
     }
     let (agent, name) = start_agent("killed", 2, "never");
     let both = |job: &str, role: &str| {
-        let mut ranks = [(), ()].map(|()| start_rank(test, &name, job, role));
-        ranks
-            .iter_mut()
-            .for_each(|rank| drop(rank.wait_for_lines(3)));
+        let ranks = [(), ()].map(|()| start_rank(test, &name, job, role));
+        have_attached(&ranks);
         ranks
     };
     let steady = both("steady", "steady");
@@ -304,7 +304,7 @@ fn a_job_of_which_a_rank_is_killed_ends_alone() {
         let other = other.wait();
         let why = "is gone: its process ended before the job did";
         assert!(
-            other.stdout.contains(why),
+            other.stderr.contains(why),
             "{}\n{}",
             other.stdout,
             other.stderr
@@ -335,7 +335,7 @@ fn a_job_of_which_a_rank_is_killed_ends_alone() {
 fn go_on_alone<S: Seat>(job: over::Job<S>) {
     let opens = |name| job.shuffle(name).open();
     let stream = opens("before").unwrap();
-    println!("attached");
+    eprintln!("attached");
     let dead = loop {
         match opens("meanwhile") {
             Ok(open) => drop(open.shutdown()),
@@ -373,10 +373,8 @@ fn a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed() {
     }
     for seat in ["inline", "threaded"] {
         let (agent, name) = start_agent(seat, 2, "never");
-        let mut ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
-        ranks
-            .iter_mut()
-            .for_each(|rank| drop(rank.wait_for_lines(3)));
+        let ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
+        have_attached(&ranks);
         agent.signal(libc::SIGKILL);
         for rank in ranks {
             let ended = rank.wait();
