@@ -91,9 +91,11 @@ fn status(process: u32, key: &str) -> u64 {
     number.unwrap().parse().unwrap()
 }
 
-/// Joins a job, has each rank hear from each, and leaves it.
-fn attach_and_detach() -> trihop::Result<()> {
+/// Joins a job, has each rank hear from each, and leaves it; how long joining and leaving took.
+fn attach_and_detach() -> trihop::Result<Duration> {
+    let begun = Instant::now();
     let job = Job::start(Options::from_env()?)?;
+    let joined = begun.elapsed();
     let heard = State::new(0);
     let shuffle = job
         .shuffle("hello")
@@ -102,15 +104,21 @@ fn attach_and_detach() -> trihop::Result<()> {
     (0..job.size()).try_for_each(|rank| shuffle.send(Rank(rank), 0, b"hello"))?;
     shuffle.fence()?;
     assert_eq!(heard.with(|heard| *heard), job.size());
-    job.shutdown()
+    shuffle.shutdown()?;
+    let ending = Instant::now();
+    job.shutdown()?;
+    Ok(joined + ending.elapsed())
 }
 
 /// Comes and goes so often, but not for longer than that all together.
 fn come_and_go(turns: u32, limit: Duration) {
     let begun = Instant::now();
     let done = (0..turns).take_while(|_| begun.elapsed() < limit);
-    let done = done.inspect(|_| attach_and_detach().unwrap()).count();
-    eprintln!("came {done} times");
+    let mut taken: Vec<Duration> = done.map(|_| attach_and_detach().unwrap()).collect();
+    taken.sort_unstable();
+    let count = taken.len();
+    let (median, least) = (taken[count / 2], taken[0]);
+    eprintln!("came {count} times: to join and leave took {median:?}, and {least:?} at least");
 }
 
 /// Whether standard input has ended.
@@ -219,7 +227,7 @@ fn threads_of_jobs(agent: u32) -> usize {
 #[test]
 fn an_agent_without_jobs_ends_after_its_time_to_linger() {
     if role().is_some() {
-        return attach_and_detach().unwrap();
+        return attach_and_detach().map(drop).unwrap();
     }
     let test = "an_agent_without_jobs_ends_after_its_time_to_linger";
     for linger in ["0", "by variable"] {
