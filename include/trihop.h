@@ -89,7 +89,7 @@ enum trihop_status_t
   // A text that names no channel: no descriptor, or one of another job or of a channel that is
   // gone.
   TRIHOP_ERR_NO_CHANNEL = 23,
-  // The agent of this node is gone. A job of this node alone goes on with the streams that it has.
+  // The agent of this node is gone.
   TRIHOP_ERR_AGENT_DEAD = 24,
 };
 #ifndef __cplusplus
