@@ -263,7 +263,7 @@ impl JobState {
         self.node.watches.retain(|(end, _)| *end != agent);
         self.lives.has_lost_agent = true;
         tracing::warn!(
-            "the agent of this job's node has ended: streams that are open go on, and none can be opened"
+            "the agent of this node has ended: open streams go on, and none can be opened"
         );
     }
 
