@@ -91,6 +91,8 @@ enum trihop_status_t
   TRIHOP_ERR_NO_CHANNEL = 23,
   // A barrier was aborted, or was reset while this call waited in it.
   TRIHOP_ERR_BROKEN = 24,
+  // The agent of this node is gone.
+  TRIHOP_ERR_AGENT_DEAD = 24,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

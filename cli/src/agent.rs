@@ -1,8 +1,13 @@
 //! `trihop agent`: the relay of all ranks of a node, as a process of its own.
 
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use trihop::{Options, agent};
+use trihop::agent::{self, AskedToEnd};
+use trihop::{Error, Options};
+
+use crate::run::signals::Signals;
 
 const AFTER_HELP: &str = "\
 An agent is started on each node, by any launcher; it owns the fabric. The ranks are processes of the
@@ -14,8 +19,16 @@ same user on its nodes, which need neither fabric nor launcher: they find their 
 Rank R of node N (as the agents' launcher counts nodes) is rank N x M + R. `trihop run --seat agent`
 starts both. An agent serves one job, and ends with it, or by a signal.
 
+With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
+once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
+and a second one ends it at once.
+
+ENVIRONMENT
+  TRIHOP_AGENT_LINGER_MS  as `--linger-ms`, where that is not given
+
 ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
+  TRIHOP_AGENT_JOB    the job that it belongs to, where ranks of several come at a time
   TRIHOP_AGENT_PLACE  number of the rank among those of its agent; any that is free where unset
   TRIHOP_LAUNCHER     `agent`, where neither is set: the agent with the default name";
 
@@ -30,16 +43,45 @@ pub struct AgentArgs {
     /// number]
     #[arg(long)]
     name: Option<String>,
+    /// Serve jobs as they come, until none was there for so many milliseconds; `never`: until a
+    /// signal comes [default: TRIHOP_AGENT_LINGER_MS, or one job is served]
+    #[arg(long, value_name = "MS", value_parser = linger)]
+    linger_ms: Option<Linger>,
     /// Do not say `ready` and the name on standard output once ranks may come
     #[arg(long)]
     quiet: bool,
 }
 
-/// Serves a job.
+/// How long an agent without a job stays; none is without end.
+#[derive(Debug, Clone, Copy)]
+struct Linger(Option<Duration>);
+
+const ENV_LINGER: &str = "TRIHOP_AGENT_LINGER_MS";
+
+fn linger(text: &str) -> Result<Linger, String> {
+    match (text, text.parse()) {
+        ("never", _) => Ok(Linger(None)),
+        (_, Ok(number)) => Ok(Linger(Some(Duration::from_millis(number)))),
+        _ => Err(format!("{text:?} is neither milliseconds nor `never`")),
+    }
+}
+
+impl AskedToEnd for Signals {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+
+    fn take(&self) -> bool {
+        let mut asked = std::iter::from_fn(|| self.next());
+        asked.any(|signal| signal != libc::SIGUSR1)
+    }
+}
+
+/// Serves a job, or as many as come.
 ///
 /// # Errors
 /// The library's.
-pub fn run(args: AgentArgs) -> Result<(), trihop::Error> {
+pub fn run(args: AgentArgs) -> Result<(), Error> {
     let of_environment = || std::env::var(agent::ENV_NAME).ok();
     let name = args.name.or_else(of_environment);
     let name = name.filter(|name| !name.is_empty());
@@ -51,5 +93,25 @@ pub fn run(args: AgentArgs) -> Result<(), trihop::Error> {
             let _ = writeln!(out, "ready {name}").and_then(|()| out.flush());
         }
     };
-    agent::serve(Options::from_env()?, &name, args.ranks, ready)
+    let options = Options::from_env()?;
+    let of_environment = std::env::var(ENV_LINGER)
+        .ok()
+        .filter(|text| !text.is_empty());
+    let of_environment = of_environment.map(|text| {
+        linger(&text).map_err(|why| Error::Environment {
+            key: ENV_LINGER.to_owned(),
+            why,
+        })
+    });
+    let linger = args
+        .linger_ms
+        .map_or_else(|| of_environment.transpose(), |given| Ok(Some(given)))?;
+    let Some(Linger(linger)) = linger else {
+        return agent::serve(options, &name, args.ranks, ready);
+    };
+    let signals = Signals::block().map_err(|source| Error::Environment {
+        key: "signals".to_owned(),
+        why: source.to_string(),
+    })?;
+    agent::serve_jobs(options, &name, args.ranks, linger, Some(&signals), ready)
 }

@@ -251,7 +251,7 @@ fn a_job_whose_agent_is_killed_ends_with_an_error_that_names_it() {
     );
     // Ranks of its node see its process; those of the other one hear that of its watch.
     let there = "rank 2 is gone: its process ended before the job did";
-    let here = "rank 2 has failed: the agent of its node has ended before the job did";
+    let here = "the agent of rank 2 is gone: its process ended before the job did";
     for (rank, end) in (0..).zip([there, there, here, here]) {
         assert!(said.contains(&format!("rank {rank} ends: {end}")), "{said}");
     }

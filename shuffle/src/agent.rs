@@ -4,6 +4,11 @@
 //! open no fabric and ask no launcher: they find their agent by the name that it has taken, are
 //! told by it who they are, and have lanes to it and to each other. From then on it is a relay as
 //! that of [mini-ranks](crate::minirank) is, and its ranks are ranks as any others.
+//!
+//! An agent serves one job ([`serve`]), or as many as come ([`serve_jobs`]): each has a relay of
+//! its own, on a thread of the agent, and shares nothing with the others but the process.
+
+mod jobs;
 
 use trihop_transport::bootstrap::{Bootstrap, Reception, start_beside_agents};
 
@@ -12,8 +17,9 @@ use crate::error::Result;
 use crate::job::JobState;
 use crate::seat::{Inline, relay};
 
+pub use jobs::{AskedToEnd, MOST_WAITING, serve_jobs};
 pub use trihop_transport::bootstrap::{
-    ENV_AGENT as ENV_NAME, ENV_PLACE, MOST_AGENT_RANKS as MOST_RANKS,
+    ENV_AGENT as ENV_NAME, ENV_JOB, ENV_PLACE, MOST_AGENT_RANKS as MOST_RANKS,
     default_agent_name as default_name,
 };
 
@@ -54,8 +60,17 @@ pub fn serve_with(
     ranks: u32,
     ready: impl Fn(),
 ) -> Result<()> {
-    let reception = Reception::open(name, ranks)?;
-    let started = JobState::start_agent(options, bootstrap, &reception, &ready)?;
+    let mut reception = Reception::open(name, ranks, 1)?;
+    let mut receive = || {
+        ready();
+        loop {
+            // Without others and a deadline it only ends with all.
+            if let Some(party) = reception.receive(&[], None)? {
+                return Ok(party);
+            }
+        }
+    };
+    let started = JobState::start_agent(options, bootstrap, ranks, &mut receive)?;
     drop(reception); // who comes now finds nobody
     relay(Inline::new(started)?)
 }

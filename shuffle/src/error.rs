@@ -185,7 +185,10 @@ trihop_transport::shared_errors!(declare);
 impl Error {
     /// Whether it says what became of a rank.
     pub(crate) fn is_about_peer(&self) -> bool {
-        matches!(self, Self::PeerDead { .. } | Self::PeerFailed { .. })
+        matches!(
+            self,
+            Self::PeerDead { .. } | Self::PeerFailed { .. } | Self::AgentDead { .. }
+        )
     }
 
     /// The same, where what is said of an endpoint, by its number, is to be said of the rank that

@@ -208,15 +208,18 @@ impl JobState {
     /// Makes a request of the relay of this rank, where there is one: its number.
     ///
     /// # Errors
-    /// The relay is a process, which cannot be reached. That ends the job: the requests that follow
-    /// would be taken for others.
+    /// The relay is a process that is gone, or that cannot be reached. The latter ends the job: the
+    /// requests that follow would be taken for others.
     pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
         if !topology.has_relays() || topology.is_relay() {
             return Ok(None);
         }
+        self.check_agent()?;
         let asked = self.node.ask(&talk(&self.engine, &self.options), request);
         let asked = self.explained(asked).map(Some);
+        // Nothing follows to an agent that is gone, and the rest goes on.
+        self.check_agent()?;
         asked.map_err(|error| self.fail(error))
     }
 
@@ -229,8 +232,13 @@ impl JobState {
         let talk = talk(&self.engine, &self.options);
         // Looked at first: it may have answered before it went.
         let is_gone = self.lives.is_over() && self.node.has_lost_agent(talk.topology);
+        let is_dead = self.check_agent();
         let answer = self.node.answer(&talk, number)?;
-        Ok(answer.or_else(|| is_gone.then_some(Answer::Arrived(Ok(())))))
+        let answer = answer.or_else(|| is_gone.then_some(Answer::Arrived(Ok(()))));
+        match answer {
+            None => is_dead.map(|()| None),
+            answer => Ok(answer),
+        }
     }
 
     /// As a relay: the next request of its ranks, once it is there.

@@ -68,6 +68,8 @@ pub enum trihop_status_t {
     TRIHOP_ERR_NO_CHANNEL = 23,
     /// A barrier was aborted, or was reset while this call waited in it.
     TRIHOP_ERR_BROKEN = 24,
+    /// The agent of this node is gone.
+    TRIHOP_ERR_AGENT_DEAD = 25,
 }
 
 use trihop_status_t::*;
@@ -124,6 +126,7 @@ impl trihop_status_t {
         ),
         (TRIHOP_ERR_NO_CHANNEL, c"there is no such channel"),
         (TRIHOP_ERR_BROKEN, c"the barrier is broken"),
+        (TRIHOP_ERR_AGENT_DEAD, c"an agent is gone"),
     ];
 
     /// The status of an error of the library.
@@ -149,6 +152,7 @@ impl trihop_status_t {
             Error::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
             Error::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
             Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
+            Error::AgentDead { .. } => TRIHOP_ERR_AGENT_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
             Error::Misuse { .. } => TRIHOP_ERR_MISUSE,

@@ -75,6 +75,15 @@ macro_rules! shared_errors {
                 /// The provider's reason.
                 why: String,
             },
+            /// The agent of a rank's node is gone: nothing reaches that rank from other nodes, or
+            /// leaves it for them, and no stream can be opened there.
+            #[error("the agent of rank {rank} is gone: {how}")]
+            AgentDead {
+                /// The rank, or the first one of several that had that agent.
+                rank: u32,
+                /// How it was noticed, and the remedy.
+                how: String,
+            },
             /// A rank lives, but its part of the job has failed: the job cannot go on without it.
             #[error("rank {rank} has failed: {why}")]
             PeerFailed {

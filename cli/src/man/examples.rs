@@ -31,10 +31,16 @@ pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
     ),
     (
         "agent",
-        &[(
-            "agent --ranks 4",
-            "serves the four ranks of this node until their job ends",
-        )],
+        &[
+            (
+                "agent --ranks 4",
+                "serves the four ranks of this node until their job ends",
+            ),
+            (
+                "agent --ranks 4 --linger-ms 60000",
+                "serves one job of four ranks after the other, until none has come for a minute",
+            ),
+        ],
     ),
     (
         "top",

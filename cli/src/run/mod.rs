@@ -5,7 +5,7 @@ mod netns;
 mod output;
 mod process;
 mod progress;
-mod signals;
+pub(crate) mod signals;
 mod warden;
 
 use std::ffi::OsString;

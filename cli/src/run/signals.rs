@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 pub(super) const FORWARDED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1];
 
 /// The forwarded signals, blocked in this thread as long as this lives.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Signals {
     /// Blocks the signals and opens the descriptor.
-    pub(super) fn block() -> io::Result<Self> {
+    pub(crate) fn block() -> io::Result<Self> {
         // SAFETY: sigset_t is plain data; the calls write only to the two sets.
         let (set, before) = unsafe {
             let mut set = mem::zeroed::<libc::sigset_t>();
@@ -54,7 +54,7 @@ impl Signals {
     }
 
     /// The next signal that has arrived.
-    pub(super) fn next(&self) -> Option<i32> {
+    pub(crate) fn next(&self) -> Option<i32> {
         let mut record = [0_u8; mem::size_of::<libc::signalfd_siginfo>()];
         let count = rustix::io::read(&self.descriptor, &mut record[..]).ok()?;
         // The number is the first word of the record (signalfd(2)).

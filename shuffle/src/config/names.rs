@@ -9,8 +9,10 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`.
-const NOT_OPTIONS: [&str; 17] = [
+const NOT_OPTIONS: [&str; 19] = [
     "AGENT",
+    "AGENT_JOB",
+    "AGENT_LINGER_MS",
     "AGENT_PLACE",
     "BOOT_FD",
     "MINIS_PER_RANK",

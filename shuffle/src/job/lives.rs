@@ -17,7 +17,7 @@ use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::{EndpointId, NodeId, Rank, Topology};
 use trihop_transport::watch::{
-    self, Board, Cause, Listening, Neighbour, News, Setup, Watch, neighbours,
+    self, Board, Cause, Listening, Neighbour, News, Setup, Watch, agent_dead, neighbours,
 };
 
 use super::JobState;
@@ -51,6 +51,8 @@ pub(super) struct Lives {
     /// of its process.
     mini: Option<Rank>,
     is_relay: bool,
+    /// The agent of this rank is gone, and its job goes on as far as it can without.
+    has_lost_agent: bool,
 }
 
 impl Drop for Lives {
@@ -71,6 +73,7 @@ impl Lives {
             told: false,
             mini: (topology.has_relays() && !topology.has_agents()).then(|| topology.rank()),
             is_relay: topology.is_relay(),
+            has_lost_agent: false,
         }
     }
 
@@ -236,25 +239,41 @@ impl JobState {
         if self.lives.is_over() {
             return Ok(());
         }
-        let ended = self
-            .node
-            .watches
-            .iter()
-            .find(|(_, watch)| watch.has_ended());
-        if let Some(&(end, _)) = ended {
+        let mut watches = self.node.watches.iter();
+        let ended = watches.find_map(|(end, watch)| watch.has_ended().then_some(*end));
+        if let Some(end) = ended {
             let topology = &self.engine.topology;
             let rank = topology.rank_of(end);
-            let news = match EndpointId::from(rank) == end {
-                true => News {
-                    rank,
-                    cause: Cause::Ended,
-                },
-                false => News::failed(rank, "the agent of its node has ended before the job did"),
+            let cause = match EndpointId::from(rank) == end {
+                true => Cause::Ended,
+                // Between the ranks of one node nothing goes by the agent.
+                false if topology.nodes() == 1 => {
+                    self.lose_agent(end);
+                    return self.check_news();
+                }
+                false => Cause::AgentEnded,
             };
             // Unless the board knows what it has ended because of.
-            self.lives.post(&news);
+            self.lives.post(&News { rank, cause });
         }
         self.check_news()
+    }
+
+    fn lose_agent(&mut self, agent: EndpointId) {
+        self.node.watches.retain(|(end, _)| *end != agent);
+        self.lives.has_lost_agent = true;
+        tracing::warn!(
+            "the agent of this node has ended: open streams go on, and none can be opened"
+        );
+    }
+
+    /// # Errors
+    /// The agent of this rank is gone.
+    pub(super) fn check_agent(&self) -> Result<()> {
+        match self.lives.has_lost_agent {
+            true => Err(agent_dead(self.engine.topology.rank().0).into()),
+            false => Ok(()),
+        }
     }
 
     /// What has ended progress, if anything has.
@@ -322,6 +341,7 @@ impl JobState {
             if let Some(news) = self.lives.news() {
                 return Err(self.explain(news.into_error(&self.engine.topology).into()));
             }
+            self.check_agent()?;
         }
         outcome
     }
@@ -337,7 +357,7 @@ impl JobState {
     fn board_says_why(&mut self) -> bool {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
-        self.lives.has_news() || self.lives.is_over()
+        self.lives.has_news() || self.lives.is_over() || self.lives.has_lost_agent
     }
 
     /// The process that has the watch may end as soon as its call fails: the watch tells its

@@ -131,10 +131,14 @@ impl JobState {
             let why = format!("{} could not open it, and says why", topology.name_of(end));
             return Err(Error::mismatch(&format!("(number {id})"), why));
         }
-        if !missing.is_empty() && Instant::now() >= deadline {
+        if missing.is_empty() {
+            return Ok(true);
+        }
+        self.check_agent()?;
+        if Instant::now() >= deadline {
             return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
         }
-        Ok(missing.is_empty())
+        Ok(false)
     }
 
     /// Keeps nothing of what endpoints of the node have given for a stream that not all could open.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::bootstrap::{self, Attachment, Bootstrap, Reception, Shared, Welcome};
+use trihop_transport::bootstrap::{self, Attachment, Bootstrap, Party, Shared, Welcome};
 use trihop_transport::fabric;
 use trihop_transport::link::Link;
 use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
@@ -27,7 +27,7 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::{Hosts, Introduction, NodeExchange, Process, socket_name};
+use crate::node::{Hosts, Introduction, NodeExchange, Process, Unstarted, socket_name};
 use crate::observe::Shown;
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
@@ -58,22 +58,21 @@ impl JobState {
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
-    /// The same for an agent, which receives its ranks once it is `ready` for them.
+    /// The same for an agent of so many ranks, which receives them once its fabric is up.
     pub fn start_agent(
         options: Options,
         bootstrap: Box<dyn Bootstrap>,
-        reception: &Reception,
-        ready: &dyn Fn(),
+        ranks: u32,
+        receive: &mut dyn FnMut() -> Result<Party>,
     ) -> Result<Started> {
-        let topology = bootstrap.topology().with_agents(reception.ranks())?;
+        let topology = bootstrap.topology().with_agents(ranks)?;
         let topology = topology.seen_by(topology.relay_of(topology.process()))?;
         if topology.local_relays() > 1 {
             let why =
                 "there is one agent on each node, and the launcher has started several on one";
             return Err(Error::config("agent", why));
         }
-        let mut started =
-            Self::start_process(options, bootstrap, topology, Some((reception, ready)))?;
+        let mut started = Self::start_process(options, bootstrap, topology, Some(receive))?;
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
@@ -96,7 +95,7 @@ impl JobState {
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         topology: Topology,
-        reception: Option<(&Reception, &dyn Fn())>,
+        receive: Option<&mut dyn FnMut() -> Result<Party>>,
     ) -> Result<Vec<Started>> {
         options.check()?;
         let launcher = bootstrap.launcher();
@@ -125,14 +124,16 @@ impl JobState {
                     ends.len(),
                     &limits,
                 )?;
-                if let Some((reception, ready)) = reception {
-                    ready();
-                    arrived.receive_ranks(reception, &topology)?;
+                if let Some(receive) = receive {
+                    arrived.welcome(&receive()?, &topology)?;
                 }
                 arrived
             }
         };
         let operations = link.as_ref().map_or(0, |l| l.operations_bytes());
+        let cookie = secret.derive(WIRE_LABEL);
+        let process = Arc::new(Process::new(listener, others));
+        let unstarted = Unstarted::new(&process, &topology, cookie);
         let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
         let link_limits = link.as_ref().map(|l| l.limits());
         let receives = link_limits.map_or(usize::MAX, |limits| limits.posted_receives);
@@ -148,9 +149,7 @@ impl JobState {
         let ends: Vec<EndpointId> = topology.ends_of_process().collect();
         let doorbells = ends.iter().map(|_| Doorbell::create());
         let doorbells: Vec<Doorbell> = doorbells.collect::<Result<_, _>>()?;
-        let process = Arc::new(Process::new(listener, others));
         let deadline = Instant::now() + options.bootstrap_timeout();
-        let cookie = secret.derive(WIRE_LABEL);
         process.keep(&topology, cookie, early);
         let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
         let host = NodeExchange::of(Arc::clone(&process), watches);
@@ -244,7 +243,9 @@ impl JobState {
             })
         };
         let all = ends.iter().copied().zip(doorbells).zip(guests);
-        all.map(start).collect()
+        let started = all.map(start).collect::<Result<Vec<_>>>()?;
+        unstarted.has_started();
+        Ok(started)
     }
 
     /// Says in the log what was started.
@@ -357,17 +358,16 @@ impl Arrived {
         })
     }
 
-    /// As an agent that has arrived: waits for its ranks, and tells them of each other.
-    fn receive_ranks(&mut self, reception: &Reception, topology: &Topology) -> Result<()> {
-        let nonces = reception.receive_all()?;
+    /// As an agent that has arrived: tells its ranks, which have come, of each other.
+    fn welcome(&mut self, party: &Party, topology: &Topology) -> Result<()> {
         let welcome = Welcome {
             processes: topology.processes(),
             secret: self.secret.clone(),
             agent: self.listener.name().to_owned(),
-            ranks: nonces,
+            ranks: party.nonces().to_vec(),
             provider: self.provider.clone().unwrap_or_default(),
         };
-        reception.welcome_all(&welcome)?;
+        party.welcome(&welcome)?;
         self.others = welcome.sockets(topology);
         self.sharers = topology.places();
         Ok(())

@@ -294,6 +294,7 @@ impl Process {
                 if missing.is_empty() {
                     return Ok(());
                 }
+                shared.requests.check()?;
                 let ranks: Vec<u32> = ranks_of(topology, &missing);
                 match shared.listener.accept(deadline.min(Instant::now() + LOOK)) {
                     Ok(parcel) => shared.keep(topology, cookie, parcel),
@@ -313,6 +314,49 @@ impl Process {
                 }
             }
         })
+    }
+}
+
+/// An agent that has not started the job of its ranks yet. Where it goes before it has, they hear
+/// of it: its process may live on.
+pub(crate) struct Unstarted<'a> {
+    /// None where there is nobody to tell.
+    agent: Option<(&'a Process, &'a Topology, u64)>,
+}
+
+impl<'a> Unstarted<'a> {
+    /// For any process; all but agents tell nobody.
+    pub fn new(process: &'a Process, topology: &'a Topology, cookie: u64) -> Self {
+        let is_agent = topology.has_agents() && topology.is_relay();
+        Self {
+            agent: is_agent.then_some((process, topology, cookie)),
+        }
+    }
+
+    pub fn has_started(mut self) {
+        self.agent = None;
+    }
+}
+
+impl Drop for Unstarted<'_> {
+    fn drop(&mut self) {
+        let Some((process, topology, cookie)) = self.agent.take() else {
+            return;
+        };
+        let said = Said::GivenUp(Error::Environment {
+            key: "agent".to_owned(),
+            why: "it could not start this job, and its log says why".to_owned(),
+        });
+        for (end, _) in process
+            .others
+            .iter()
+            .filter(|(end, _)| end.0 < topology.size())
+        {
+            let deadline = Instant::now() + LOOK;
+            if let Err(error) = process.say(topology, *end, &said, cookie, deadline) {
+                tracing::debug!(%error, to = end.0, "a rank does not hear its agent");
+            }
+        }
     }
 }
 

@@ -156,10 +156,7 @@ impl Requests {
             entry.taken += u32::from(entry.answer.is_some());
             entry.answer.clone()
         }) else {
-            return match &self.failure {
-                Some(error) => Err(error.clone()),
-                None => Ok(None),
-            };
+            return self.check().map(|()| None);
         };
         self.drop_those_that_are_over(ranks);
         Ok(Some(answer))
@@ -167,9 +164,7 @@ impl Requests {
 
     /// The next request, which is `number` if it is counted, for the relay of so many ranks.
     pub fn next(&mut self, number: u64, ranks: u32) -> Result<Option<Request>> {
-        if let Some(error) = &self.failure {
-            return Err(error.clone());
-        }
+        self.check()?;
         if let Some(stream) = self.retired.pop_front() {
             return Ok(Some(Request::Retire(stream)));
         }
@@ -204,6 +199,11 @@ impl Requests {
     /// Nothing is done or answered any more.
     pub fn give_up(&mut self, error: Error) {
         self.failure.get_or_insert(error);
+    }
+
+    /// What keeps the relay from going on.
+    pub fn check(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     fn drop_those_that_are_over(&mut self, ranks: u32) {

@@ -67,9 +67,10 @@ pub(crate) fn open(
         _ => Some("another rank could not open it, and says why".to_owned()),
     };
     if why.is_some() {
-        tell_relay(seat, Request::Forget)?;
+        let told = tell_relay(seat, Request::Forget);
         // All say it before any of them ends by it: then nobody says instead that a rank has ended.
         let _ = agree(seat, channel, [1]);
+        told?;
     }
     let (_, begun) = begun?;
     if let Some(why) = why {
@@ -81,16 +82,16 @@ pub(crate) fn open(
         Begun::Again(id, _) if is_again => Way::Again(*id),
         _ => Way::New { receives: least[4] },
     };
-    let asked = tell_relay(seat, Request::Open(way))?;
+    let asked = tell_relay(seat, Request::Open(way));
     let number = number_for(seat, way);
-    let opened = number
-        .clone()
-        .and_then(|number| open_by(seat, begun, number, sink));
+    let opened = asked.clone().and(number.clone());
+    let opened = opened.and_then(|number| open_by(seat, begun, number, sink));
     // This one does not wait for it before: they exchange their inboxes.
-    let at_relay = relay::answer(seat, what, asked)?;
+    let at_relay = asked.and_then(|asked| relay::answer(seat, what, asked));
     let opened = match (opened, at_relay) {
         // Who has refused says why, and the others say that somebody has.
-        (Ok(_) | Err(Error::Mismatch { .. }), Some(Answer::Opened(Err(why)))) => Err(why),
+        (Ok(_) | Err(Error::Mismatch { .. }), Ok(Some(Answer::Opened(Err(why))))) => Err(why),
+        (_, Err(why)) => Err(why),
         (opened, _) => opened,
     };
     if let Ok(id) = &opened {
@@ -99,21 +100,21 @@ pub(crate) fn open(
     // Nobody sends on the stream before everybody has posted its receives.
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
     if !all_open {
-        tell_relay(seat, Request::GiveUp)?;
+        let told = tell_relay(seat, Request::GiveUp);
         forget_inboxes(seat, number)?;
-    }
-    let id = opened?;
-    if !all_open {
+        let id = opened?;
         seat.with(what, |job| {
             job.engine.give_up(id);
             Ok(())
         })?;
+        told?;
         let why = "another rank could not open it, and says why".to_owned();
         return Err(Error::Mismatch {
             name: name.to_owned(),
             why,
         });
     }
+    let id = opened?;
     seat.with(what, |job| {
         job.log_opened(id);
         Ok(id)

@@ -5,23 +5,33 @@
 //! secret, and the sockets of the others. Both compare their versions first, and the kernel
 //! says that both are one user's ([`DescriptorListener`]).
 
+mod reception;
+
 use std::env;
 use std::time::{Duration, Instant};
 
 use super::{Bootstrap, Launcher};
 use crate::error::{Error, Result};
-use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES};
+use crate::memory::descriptors::{Accepted, DescriptorListener};
 use crate::park::ProcessWatch;
 use crate::protocol::wire::VERSION;
 use crate::random::random_bytes;
 use crate::secret::Secret;
 use crate::topology::{EndpointId, Rank, Topology};
 
+pub use reception::{Party, Reception};
+
 /// Environment variable: the name that the node's agent has taken.
 pub const ENV_AGENT: &str = "TRIHOP_AGENT";
 /// Environment variable: this rank's number among those of its agent, from 0. Without it the agent
 /// gives a number.
 pub const ENV_PLACE: &str = "TRIHOP_AGENT_PLACE";
+/// Environment variable: the job that this rank belongs to, where several come to its agent at a
+/// time; at most [`JOB_BYTES_MAX`] bytes.
+pub const ENV_JOB: &str = "TRIHOP_AGENT_JOB";
+
+/// Longest name of a job, in bytes.
+pub const JOB_BYTES_MAX: usize = 64;
 
 /// Most ranks of one agent: what is said of them is one message.
 pub const MOST_RANKS: u32 = 1024;
@@ -167,122 +177,6 @@ fn socket_name(nonce: u64) -> String {
     format!("trihop-{nonce:016x}")
 }
 
-/// Where an agent receives its ranks.
-#[derive(Debug)]
-pub struct Reception {
-    listener: DescriptorListener,
-    ranks: u32,
-}
-
-impl Reception {
-    /// Takes `name` for an agent of so many ranks, which may come from now on.
-    ///
-    /// # Errors
-    /// A number that is 0 or above [`MOST_RANKS`], or a name that another agent has.
-    pub fn open(name: &str, ranks: u32) -> Result<Self> {
-        if !(1..=MOST_RANKS).contains(&ranks) {
-            let why = format!("{ranks} ranks of an agent; possible are 1 to {MOST_RANKS}");
-            return Err(Error::config("ranks", why));
-        }
-        let listener = DescriptorListener::listen(name, ranks + 8)?;
-        Ok(Self { listener, ranks })
-    }
-
-    /// Ranks that it is for.
-    pub fn ranks(&self) -> u32 {
-        self.ranks
-    }
-
-    /// Waits until all ranks have introduced themselves, however long that takes; the nonces of
-    /// their sockets, by place. One that ends meanwhile gives its place free, one that is of another
-    /// version or wants a place that is taken is refused.
-    ///
-    /// # Errors
-    /// The socket fails.
-    pub fn receive_all(&self) -> Result<Vec<u64>> {
-        let mut places: Vec<Option<(u64, ProcessWatch)>> = Vec::new();
-        places.resize_with(self.ranks as usize, || None);
-        while places.iter().any(Option::is_none) {
-            match self.listener.accept(Instant::now() + LOOK) {
-                Ok((bytes, _, process)) => Self::seat(&mut places, &bytes, process),
-                Err(Error::System { source, .. })
-                    if source.kind() == std::io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(error),
-            }
-            for place in &mut places {
-                place.take_if(|(_, watch)| watch.has_ended());
-            }
-        }
-        Ok(places
-            .into_iter()
-            .flatten()
-            .map(|(nonce, _)| nonce)
-            .collect())
-    }
-
-    /// Gives a rank the place that it wants, or any.
-    fn seat(places: &mut [Option<(u64, ProcessWatch)>], bytes: &[u8], process: u32) {
-        let Ok(watch) = ProcessWatch::open(process) else {
-            return; // it is gone
-        };
-        // The nonce stands last in what every version says: where it can be refused.
-        let Some((_, nonce)) = bytes.split_last_chunk::<8>() else {
-            return;
-        };
-        let nonce = u64::from_le_bytes(*nonce);
-        let wanted = behind_versions(bytes).and_then(|rest| {
-            let (place, _) = rest.split_first_chunk::<4>().ok_or_else(String::new)?;
-            Ok(u32::from_le_bytes(*place))
-        });
-        let ranks = places.len();
-        let place = wanted.and_then(|wanted| match wanted {
-            ANY => places
-                .iter()
-                .position(Option::is_none)
-                .ok_or_else(|| format!("all {ranks} places of this agent are taken")),
-            wanted => match places.get(wanted as usize) {
-                Some(None) => Ok(wanted as usize),
-                Some(_) => Err(format!("place {wanted} of this agent is taken")),
-                None => Err(format!(
-                    "this agent has {ranks} places, and none is {wanted}"
-                )),
-            },
-        });
-        match place {
-            Ok(place) => places[place] = Some((nonce, watch)),
-            Err(why) if why.is_empty() => {}
-            Err(why) => {
-                tracing::warn!(process, why, "refused a rank");
-                let message = [&prefix()[..], &[0], why.as_bytes()].concat();
-                let deadline = Instant::now() + LOOK;
-                let name = socket_name(nonce);
-                let _ = DescriptorListener::send_to_listener(&name, &message, &[], deadline);
-            }
-        }
-    }
-
-    /// Tells all ranks. One that is gone by now is missed later.
-    ///
-    /// # Errors
-    /// What is to be told is too long for a message.
-    pub fn welcome_all(&self, welcome: &Welcome) -> Result<()> {
-        for (place, &nonce) in (0..).zip(&welcome.ranks) {
-            let message = welcome.encode(place);
-            if message.len() > MAX_MESSAGE_BYTES {
-                let why = format!("{} bytes to tell a rank", message.len());
-                return Err(failed(why));
-            }
-            let name = socket_name(nonce);
-            let deadline = Instant::now() + LOOK;
-            let told = DescriptorListener::send_to_listener(&name, &message, &[], deadline);
-            if let Err(error) = told {
-                tracing::debug!(%error, place, "a rank is gone");
-            }
-        }
-        Ok(())
-    }
-}
-
 /// What a rank has from its agent, for the start of its job.
 #[derive(Debug)]
 pub struct Attachment {
@@ -318,14 +212,23 @@ impl Attached {
                 Error::config(ENV_PLACE, why)
             })?,
         };
-        Self::introduce(&name, place, Instant::now() + wait)
+        let job = env::var(ENV_JOB).unwrap_or_default();
+        if job.len() > JOB_BYTES_MAX {
+            let why = format!(
+                "{} bytes in the name of a job; possible are {JOB_BYTES_MAX}",
+                job.len()
+            );
+            return Err(Error::config(ENV_JOB, why));
+        }
+        Self::introduce(&name, &job, place, Instant::now() + wait)
     }
 
-    fn introduce(name: &str, place: u32, deadline: Instant) -> Result<Self> {
+    fn introduce(name: &str, job: &str, place: u32, deadline: Instant) -> Result<Self> {
         let nonce = u64::from_le_bytes(random_bytes()?);
         let listener = DescriptorListener::listen(&socket_name(nonce), 2 * MOST_RANKS)?;
         let mut message = prefix();
         message.extend_from_slice(&place.to_le_bytes());
+        message.extend_from_slice(job.as_bytes());
         message.extend_from_slice(&nonce.to_le_bytes());
         let process = DescriptorListener::send_until(name, &message, &[], deadline)
             .map_err(|error| failed(format!("no agent @{name} on this node: {error}")))?;

@@ -17,20 +17,23 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
     // The ranks may come first.
     let rank = |place| {
         let name = name.clone();
-        thread::spawn(move || Attached::introduce(&name, place, soon()).unwrap())
+        thread::spawn(move || Attached::introduce(&name, "", place, soon()).unwrap())
     };
     let ranks = [rank(1), rank(ANY), rank(2)];
-    let reception = Reception::open(&name, 3).unwrap();
-    assert!(Reception::open(&name, 3).is_err(), "the name is the lock");
-    let nonces = reception.receive_all().unwrap();
+    let mut reception = Reception::open(&name, 3, 1).unwrap();
+    assert!(
+        Reception::open(&name, 3, 1).is_err(),
+        "the name is the lock"
+    );
+    let party = reception.receive(&[], None).unwrap().unwrap();
     let welcome = Welcome {
         processes: Topology::from_node_sizes(&[1, 1], Rank(1)).unwrap(),
         secret: Secret::random().unwrap(),
         agent: "agents-socket".to_owned(),
-        ranks: nonces,
+        ranks: party.nonces().to_vec(),
         provider: "some".to_owned(),
     };
-    reception.welcome_all(&welcome).unwrap();
+    party.welcome(&welcome).unwrap();
     let mut seen = Vec::new();
     for rank in ranks {
         let mut attached = rank.join().unwrap();
@@ -63,8 +66,15 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
 #[test]
 fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     let name = name("refusals");
-    let reception = Reception::open(&name, 2).unwrap();
-    let agent = thread::spawn(move || reception.receive_all().unwrap().len());
+    let mut reception = Reception::open(&name, 2, 1).unwrap();
+    let agent = thread::spawn(move || {
+        reception
+            .receive(&[], None)
+            .unwrap()
+            .unwrap()
+            .nonces()
+            .len()
+    });
     let nonce: u64 = 0x1234_5678_0000_0000 + u64::from(std::process::id());
     let listener = DescriptorListener::listen(&socket_name(nonce), 8).unwrap();
     let mut hello = prefix();
@@ -82,26 +92,26 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
             && said.contains(&format!("(wire version {ours}) there")),
         "{said}"
     );
-    let refused = Attached::introduce(&name, 2, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, "", 2, soon()).unwrap_err();
     assert!(refused.to_string().contains("none is 2"), "{refused}");
     // One that does not wait for the answer keeps its place as long as its process lives.
-    let late = Attached::introduce(&name, 0, Instant::now()).unwrap_err();
+    let late = Attached::introduce(&name, "", 0, Instant::now()).unwrap_err();
     assert!(late.to_string().contains("does not answer"), "{late}");
-    let refused = Attached::introduce(&name, 0, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, "", 0, soon()).unwrap_err();
     assert!(
         refused
             .to_string()
             .contains("place 0 of this agent is taken"),
         "{refused}"
     );
-    let _ = Attached::introduce(&name, ANY, Instant::now()).unwrap_err();
+    let _ = Attached::introduce(&name, "", ANY, Instant::now()).unwrap_err();
     assert_eq!(agent.join().unwrap(), 2);
 }
 
 #[test]
 fn no_agent_is_an_error_that_names_it() {
     let name = name("none");
-    let error = Attached::introduce(&name, ANY, Instant::now()).unwrap_err();
+    let error = Attached::introduce(&name, "", ANY, Instant::now()).unwrap_err();
     assert!(
         error.to_string().contains(&format!("no agent @{name}")),
         "{error}"
@@ -128,4 +138,57 @@ fn a_welcome_that_is_cut_is_none() {
     for cut in 0..bytes.len() {
         assert!(Welcome::decode(&bytes[..cut]).is_none(), "{cut}");
     }
+}
+
+/// Each job has its ranks, in whatever order they come; who asks for a place that one has taken
+/// belongs to the next job of that name.
+#[test]
+fn ranks_of_several_jobs_come_to_one_agent() {
+    let name = name("jobs");
+    let mut reception = Reception::open(&name, 2, 3).unwrap();
+    let rank = |job: &'static str, place| {
+        let name = name.clone();
+        thread::spawn(move || {
+            let attached = Attached::introduce(&name, job, place, soon())?;
+            Ok::<_, Error>(attached.topology().rank().0)
+        })
+    };
+    let one = [("one", 0), ("two", 0), ("one", 0)].map(|(job, place)| {
+        let rank = rank(job, place);
+        let soon = Some(Instant::now() + Duration::from_millis(20));
+        assert!(reception.receive(&[], soon).unwrap().is_none());
+        rank
+    });
+    while reception.parties.len() < 3 {
+        let soon = Some(Instant::now() + Duration::from_millis(20));
+        assert!(reception.receive(&[], soon).unwrap().is_none());
+    }
+    let refused = rank("three", ANY);
+    let mut others = Vec::new();
+    for job in ["two", "one"] {
+        others.push(rank(job, ANY));
+        let party = reception.receive(&[], None).unwrap().unwrap();
+        let welcome = Welcome {
+            processes: Topology::from_node_sizes(&[1], Rank(0)).unwrap(),
+            secret: Secret::random().unwrap(),
+            agent: "agents-socket".to_owned(),
+            ranks: party.nonces().to_vec(),
+            provider: String::new(),
+        };
+        party.welcome(&welcome).unwrap();
+    }
+    let refused = refused.join().unwrap().unwrap_err().to_string();
+    assert!(refused.contains("3 jobs wait at this agent"), "{refused}");
+    for other in others {
+        assert_eq!(other.join().unwrap().unwrap(), 1);
+    }
+    assert!(!reception.is_empty());
+    reception.close("it ends");
+    let outcomes = one.map(|rank| rank.join().unwrap().map_err(|error| error.to_string()));
+    assert_eq!(outcomes[1], Ok(0));
+    let refused = outcomes.iter().filter(|outcome| {
+        let why = outcome.as_ref().err();
+        why.is_some_and(|why| why.contains("refuses this rank: it ends"))
+    });
+    assert_eq!(refused.count(), 1, "{outcomes:?}");
 }

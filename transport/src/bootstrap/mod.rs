@@ -27,8 +27,8 @@ use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
 pub use agent::{
-    Attached, Attachment, ENV_AGENT, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Reception, Welcome,
-    default_name as default_agent_name,
+    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Party,
+    Reception, Welcome, default_name as default_agent_name,
 };
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};

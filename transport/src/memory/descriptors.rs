@@ -212,6 +212,23 @@ impl DescriptorListener {
         Ok(self.take_message(&mut waiting))
     }
 
+    /// Waits until somebody has connected or a message has come, for [`try_accept`], one of
+    /// `others` is readable, or the deadline has passed; whether one of the others is.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    ///
+    /// [`try_accept`]: Self::try_accept
+    pub fn wait_with(&self, others: &[BorrowedFd<'_>], deadline: Instant) -> Result<bool> {
+        let waiting = self.waiting.borrow();
+        let sent = waiting.iter().map(|(connection, _)| connection.as_fd());
+        let socket = (waiting.len() < MAX_WAITING).then(|| self.socket.as_fd());
+        let own = sent.chain(socket);
+        let watched: Vec<_> = others.iter().copied().chain(own).collect();
+        let ready = wait_for_any(&watched, deadline)?;
+        Ok(ready.is_some_and(|first| first < others.len()))
+    }
+
     /// Whether somebody has connected whose message was not there when this listener last looked.
     /// Nothing announces it: [`try_accept`](Self::try_accept) has to be called again soon.
     pub fn is_owed(&self) -> bool {
@@ -402,6 +419,25 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
     }
     message.truncate(received.bytes);
     Ok(Received::Whole((message, fds)))
+}
+
+/// Waits until one of them is readable: the place of the first one that is; none at the deadline.
+///
+/// # Errors
+/// When the system refuses to wait.
+pub fn wait_for_any(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<usize>> {
+    let readable = descriptors
+        .iter()
+        .map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
+    let mut watched: Vec<_> = readable.collect();
+    match wait(&mut watched, deadline) {
+        Ok(()) => {
+            let mut watched = watched.iter();
+            Ok(watched.position(|entry| !entry.revents().is_empty()))
+        }
+        Err(Errno::TIMEDOUT) => Ok(None),
+        Err(e) => Err(Error::system("waiting for descriptors", e)),
+    }
 }
 
 /// Waits until something is ready; `TIMEDOUT` at the deadline.

@@ -228,6 +228,11 @@ pub fn wake(eventfd: &OwnedFd) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
+/// Whether somebody has called [`wake`] since this was asked last.
+pub fn is_woken(eventfd: &OwnedFd) -> bool {
+    rustix::io::read(eventfd, &mut [0; 8]).is_ok()
+}
+
 /// An eventfd that wakes a watch.
 ///
 /// # Errors

@@ -20,5 +20,5 @@ mod thread;
 pub use address::{decode_addresses, encode_addresses};
 pub use board::Board;
 pub use graph::{MAX_NEIGHBOURS, neighbours};
-pub use handle::{Listening, Neighbour, Setup, Watch, eventfd, wake};
-pub use news::{Cause, News};
+pub use handle::{Listening, Neighbour, Setup, Watch, eventfd, is_woken, wake};
+pub use news::{Cause, News, agent_dead};

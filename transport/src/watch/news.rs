@@ -15,6 +15,8 @@ pub enum Cause {
     Closed,
     /// Its node does not answer any more.
     Silent,
+    /// The process that was its agent, and that of other ranks behind it, ended.
+    AgentEnded,
     /// It lives, but its part of the job has failed: its error's text.
     Failed(String),
 }
@@ -56,6 +58,7 @@ impl News {
                  (`watch_timeout_ms` says for how long that is waited for)",
                 topology.node_of(self.rank)
             ),
+            Cause::AgentEnded => return agent_dead(rank),
             Cause::Failed(why) => return Error::PeerFailed { rank, why },
         };
         Error::PeerDead { rank, how: why }
@@ -68,6 +71,7 @@ impl News {
             Cause::Closed => (2, ""),
             Cause::Silent => (3, ""),
             Cause::Failed(text) => (4, text),
+            Cause::AgentEnded => (5, ""),
         }
     }
 
@@ -78,12 +82,22 @@ impl News {
             2 => Cause::Closed,
             3 => Cause::Silent,
             4 => Cause::Failed(printable(text)),
+            5 => Cause::AgentEnded,
             _ => return None,
         };
         Some(Self {
             rank: Rank(rank),
             cause,
         })
+    }
+}
+
+/// What ranks are told whose agent has ended before their job has.
+pub fn agent_dead(rank: u32) -> Error {
+    let how = "its process ended before the job did; start the job again";
+    Error::AgentDead {
+        rank,
+        how: how.to_owned(),
     }
 }
 
@@ -125,7 +139,7 @@ mod tests {
             panic!()
         };
         assert!(long.len() <= MAX_TEXT_BYTES && long.len() > MAX_TEXT_BYTES - 4);
-        for bad in [0, 5, 255] {
+        for bad in [0, 6, 255] {
             assert_eq!(News::of_parts(0, bad, b""), None);
         }
     }

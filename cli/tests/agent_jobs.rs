@@ -1,0 +1,393 @@
+//! An agent that serves jobs as they come: they come and go, and it stays.
+
+mod launched;
+
+use std::io::Read;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use launched::{Ended, Launched, until};
+use trihop::transport::sync::Flag;
+use trihop::{Error, Job, Options, Rank, Reduce, Seat, State, over, threaded};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// What this process is to do, where it is a rank of a test.
+const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
+
+fn role() -> Option<String> {
+    std::env::var(ENV_ROLE).ok()
+}
+
+/// An agent that is ready, and its name.
+fn start_agent(what: &str, ranks: u32, linger: &str) -> (Launched, String) {
+    let name = format!("trihop-test-{what}-{}", std::process::id());
+    (start_agent_named(&name, ranks, linger), name)
+}
+
+fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
+    let mut agent = Command::new(TRIHOP);
+    agent.args(["agent", "--name", name, "--ranks", &ranks.to_string()]);
+    match linger {
+        "by variable" => agent.env("TRIHOP_AGENT_LINGER_MS", "100"),
+        linger => agent.args(["--linger-ms", linger]),
+    };
+    let mut agent = Launched::start(agent);
+    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
+    agent
+}
+
+/// Starts this test binary as a rank: there it runs the test again, in this role.
+fn start_rank(test: &str, agent: &str, job: &str, role: &str) -> Launched {
+    let mut rank = Command::new(std::env::current_exe().unwrap());
+    rank.args([test, "--exact", "--nocapture"]);
+    rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
+    rank.env("TRIHOP_AGENT", agent).env("TRIHOP_AGENT_JOB", job);
+    Launched::start(rank)
+}
+
+fn have_attached(ranks: &[Launched]) {
+    until("all ranks have attached", || {
+        ranks.iter().all(|rank| rank.has_said("attached"))
+    });
+}
+
+fn has_ended_well(ended: &Ended, what: &str) {
+    assert_eq!(
+        ended.status, 0,
+        "{what}: {}\n{}",
+        ended.stdout, ended.stderr
+    );
+    assert!(!ended.stderr.contains("warn"), "{what}: {}", ended.stderr);
+}
+
+fn descriptors(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd"))
+        .unwrap()
+        .count()
+}
+
+/// How many processes an agent watches.
+fn watched_processes(agent: u32) -> usize {
+    let links = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
+    let target = |link: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_link(link.unwrap().path()).unwrap_or_default()
+    };
+    let targets = links.map(target);
+    let pidfds = targets.filter(|target| target.to_string_lossy().contains("pidfd"));
+    pidfds.count()
+}
+
+/// A line of `/proc/PID/status` that has a number.
+fn status(process: u32, key: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    let number = line.trim_start_matches(':').split_whitespace().next();
+    number.unwrap().parse().unwrap()
+}
+
+/// Joins a job, has each rank hear from each, and leaves it; how long joining and leaving took.
+fn attach_and_detach() -> trihop::Result<Duration> {
+    let begun = Instant::now();
+    let job = Job::start(Options::from_env()?)?;
+    let joined = begun.elapsed();
+    let heard = State::new(0);
+    let shuffle = job
+        .shuffle("hello")
+        .handler_with(&heard, |heard, _, _| *heard += 1)
+        .open()?;
+    (0..job.size()).try_for_each(|rank| shuffle.send(Rank(rank), 0, b"hello"))?;
+    shuffle.fence()?;
+    assert_eq!(heard.with(|heard| *heard), job.size());
+    shuffle.shutdown()?;
+    let ending = Instant::now();
+    job.shutdown()?;
+    Ok(joined + ending.elapsed())
+}
+
+/// Comes and goes so often, but not for longer than that all together.
+fn come_and_go(turns: u32, limit: Duration) {
+    let begun = Instant::now();
+    let done = (0..turns).take_while(|_| begun.elapsed() < limit);
+    let mut taken: Vec<Duration> = done.map(|_| attach_and_detach().unwrap()).collect();
+    taken.sort_unstable();
+    let count = taken.len();
+    let (median, least) = (taken[count / 2], taken[0]);
+    eprintln!("came {count} times: to join and leave took {median:?}, and {least:?} at least");
+}
+
+/// Whether standard input has ended.
+fn input_has_ended() -> Arc<Flag> {
+    let ended = Arc::<Flag>::default();
+    let tell = Arc::clone(&ended);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        tell.raise();
+    });
+    ended
+}
+
+/// Sends to all ranks in rounds, until the standard input of one has ended.
+fn exchange_until_told() -> trihop::Result<()> {
+    let told = input_has_ended();
+    let job = Job::start(Options::from_env()?)?;
+    let heard = State::new(0_u64);
+    let shuffle = job
+        .shuffle("steady")
+        .handler_with(&heard, |heard, _, _| *heard += 1)
+        .open()?;
+    eprintln!("attached");
+    let (mut rounds, mut stop) = (0, [0_u64]);
+    while stop == [0] {
+        for rank in 0..job.size() {
+            (0..100).try_for_each(|_| shuffle.send(Rank(rank), 0, b"steady"))?;
+        }
+        shuffle.fence()?;
+        rounds += 1;
+        assert_eq!(
+            heard.with(|heard| *heard),
+            rounds * 100 * u64::from(job.size())
+        );
+        stop = [u64::from(told.is_raised())];
+        job.allreduce(&mut stop, Reduce::Sum)?;
+    }
+    // An agent that is about to end does all for the jobs that it has.
+    job.shuffle("another").open()?.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn jobs_come_and_go_a_thousand_times_while_another_one_sends() {
+    let test = "jobs_come_and_go_a_thousand_times_while_another_one_sends";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told().unwrap(),
+        Some(turns) => return come_and_go(turns.parse().unwrap(), Duration::from_secs(60)),
+    }
+    let (agent, name) = start_agent("thousand", 2, "never");
+    let both = |job: &str, role: &str| [(), ()].map(|()| start_rank(test, &name, job, role));
+    let steady = both("steady", "steady");
+    have_attached(&steady);
+    let come_and_go = |turns: &str| {
+        for rank in both("guest", turns) {
+            has_ended_well(&rank.wait(), turns);
+        }
+        // The last word to a rank is not the last thing that its agent does.
+        until("the last job has ended", || {
+            threads_of_jobs(agent.id()) == 1
+        });
+        (descriptors(agent.id()), status(agent.id(), "VmRSS"))
+    };
+    let (few, early) = come_and_go("100");
+    let (many, late) = come_and_go("900");
+    assert_eq!(few, many, "descriptors");
+    assert!(late < early + 8 * 1024, "{early} to {late} KiB resident");
+    // Each by processes of its own.
+    for _ in 0..10 {
+        let job = || {
+            let mut rank = Command::new(TRIHOP);
+            rank.args(["exchange", "--count", "100"]);
+            rank.env("TRIHOP_AGENT", &name);
+            Launched::start(rank)
+        };
+        for rank in [job(), job()] {
+            has_ended_well(&rank.wait(), "a job of new processes");
+        }
+    }
+    until("the last job has ended", || {
+        threads_of_jobs(agent.id()) == 1
+    });
+    assert_eq!(descriptors(agent.id()), many);
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "the job that stays");
+    }
+    agent.signal(libc::SIGTERM);
+    has_ended_well(&agent.wait(), "the agent");
+}
+
+/// Threads of an agent that relay for a job each.
+fn threads_of_jobs(agent: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{agent}/task")).unwrap();
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    // The kernel keeps 15 letters.
+    let names = threads.map(name);
+    names
+        .filter(|name| name.trim() == "trihop-agent-jo")
+        .count()
+}
+
+#[test]
+fn an_agent_without_jobs_ends_after_its_time_to_linger() {
+    if role().is_some() {
+        return attach_and_detach().map(drop).unwrap();
+    }
+    let test = "an_agent_without_jobs_ends_after_its_time_to_linger";
+    for linger in ["0", "by variable"] {
+        let (agent, name) = start_agent("linger", 1, linger);
+        has_ended_well(&start_rank(test, &name, "", "guest").wait(), linger);
+        has_ended_well(&agent.wait(), linger);
+    }
+    for bad in ["", "soon", "-1"] {
+        let mut agent = Command::new(TRIHOP);
+        agent.args(["agent", "--ranks", "1", &format!("--linger-ms={bad}")]);
+        assert_eq!(Launched::start(agent).wait().status, 2, "{bad}");
+    }
+    let mut agent = Command::new(TRIHOP);
+    agent.args(["agent", "--ranks", "1"]);
+    agent.env("TRIHOP_AGENT_LINGER_MS", "soon");
+    let ended = Launched::start(agent).wait();
+    assert_eq!(ended.status, 1);
+    assert!(
+        ended.stderr.contains("TRIHOP_AGENT_LINGER_MS"),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// It takes no further job, gives its name free, and does what its job asks until that ends.
+#[test]
+fn an_agent_that_is_asked_to_end_does_so_with_its_last_job() {
+    let test = "an_agent_that_is_asked_to_end_does_so_with_its_last_job";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told().unwrap(),
+        Some(_) => return eprintln!("refused: {}", attach_and_detach().unwrap_err()),
+    }
+    let (agent, name) = start_agent("drain", 2, "never");
+    let steady = [(), ()].map(|()| start_rank(test, &name, "steady", "steady"));
+    have_attached(&steady);
+    let before = watched_processes(agent.id());
+    let alone = start_rank(test, &name, "alone", "alone");
+    until("a rank waits for another one", || {
+        watched_processes(agent.id()) > before
+    });
+    agent.signal(libc::SIGTERM);
+    let refused = alone.wait();
+    assert!(
+        refused
+            .stderr
+            .contains("refuses this rank: this agent was asked to end"),
+        "{}\n{}",
+        refused.stdout,
+        refused.stderr
+    );
+    // Another one has its name from now on.
+    let successor = start_agent_named(&name, 2, "0");
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "a rank of the job that it had");
+    }
+    has_ended_well(&agent.wait(), "the agent");
+    successor.signal(libc::SIGTERM);
+    has_ended_well(&successor.wait(), "its successor");
+}
+
+#[test]
+fn a_job_of_which_a_rank_is_killed_ends_alone() {
+    let test = "a_job_of_which_a_rank_is_killed_ends_alone";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told().unwrap(),
+        Some(_) => return eprintln!("ends: {}", exchange_until_told().unwrap_err()),
+    }
+    let (agent, name) = start_agent("killed", 2, "never");
+    let both = |job: &str, role: &str| {
+        let ranks = [(), ()].map(|()| start_rank(test, &name, job, role));
+        have_attached(&ranks);
+        ranks
+    };
+    let steady = both("steady", "steady");
+    let before = descriptors(agent.id());
+    for _ in 0..5 {
+        let [victim, other] = both("victim", "victim");
+        victim.signal(libc::SIGKILL);
+        let other = other.wait();
+        let why = "is gone: its process ended before the job did";
+        assert!(
+            other.stderr.contains(why),
+            "{}\n{}",
+            other.stdout,
+            other.stderr
+        );
+        until("its agent has ended that job", || {
+            threads_of_jobs(agent.id()) == 1
+        });
+        assert_eq!(descriptors(agent.id()), before);
+    }
+    // One that is killed before its job is whole leaves its place.
+    let watched = watched_processes(agent.id());
+    let early = start_rank(test, &name, "early", "victim");
+    until("it has come", || watched_processes(agent.id()) > watched);
+    early.signal(libc::SIGKILL);
+    until("its place is free", || {
+        watched_processes(agent.id()) == watched
+    });
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "the job that stays");
+    }
+    agent.signal(libc::SIGTERM);
+    let said = agent.wait();
+    assert_eq!(said.status, 0, "{}", said.stderr);
+}
+
+/// Goes on without its agent: what is open, but nothing new, and no proper end.
+fn go_on_alone<S: Seat>(job: over::Job<S>) {
+    let opens = |name| job.shuffle(name).open();
+    let stream = opens("before").unwrap();
+    eprintln!("attached");
+    let dead = loop {
+        match opens("meanwhile") {
+            Ok(open) => drop(open.shutdown()),
+            Err(error) => break error,
+        }
+    };
+    // The agent may have answered one of them.
+    let is_told = matches!(dead, Error::AgentDead { .. } | Error::Mismatch { .. });
+    assert!(is_told, "{dead}");
+    let dead = opens("after").map(drop).unwrap_err();
+    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
+    for _ in 0..100 {
+        (0..job.size()).for_each(|rank| stream.send(Rank(rank), 0, b"alone").unwrap());
+        let (mut taken, mut sum) = (0, [1_u64]);
+        while taken < job.size() {
+            stream.flush_origin().unwrap();
+            taken += stream.take(|_| ()).unwrap() as u32;
+        }
+        job.allreduce(&mut sum, Reduce::Sum).unwrap();
+        assert_eq!(sum, [u64::from(job.size())]);
+        stream.fence().unwrap();
+    }
+    let dead = job.shutdown().unwrap_err();
+    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
+}
+
+#[test]
+fn a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed() {
+    let test = "a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed";
+    let options = || Options::from_env().unwrap();
+    match role().as_deref() {
+        None => {}
+        Some("inline") => return go_on_alone(Job::start(options()).unwrap()),
+        Some(_) => return go_on_alone(threaded::Job::start(options()).unwrap()),
+    }
+    for seat in ["inline", "threaded"] {
+        let (agent, name) = start_agent(seat, 2, "never");
+        let ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
+        have_attached(&ranks);
+        agent.signal(libc::SIGKILL);
+        for rank in ranks {
+            let ended = rank.wait();
+            assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
+        }
+        assert_eq!(agent.wait().status, 128 + libc::SIGKILL);
+    }
+}

@@ -1,0 +1,236 @@
+//! Where an agent receives its ranks, job by job.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::{
+    ANY, JOB_BYTES_MAX, LOOK, MOST_RANKS, Welcome, behind_versions, failed, prefix, socket_name,
+};
+use crate::error::{Error, Result};
+use crate::memory::descriptors::{DescriptorListener, MAX_MESSAGE_BYTES};
+use crate::park::ProcessWatch;
+
+/// Takes the ranks of jobs as they come.
+#[derive(Debug)]
+pub struct Reception {
+    listener: DescriptorListener,
+    ranks: u32,
+    most: usize,
+    /// Jobs of which some ranks have come.
+    pub(super) parties: Vec<Gathering>,
+}
+
+/// A job of which some ranks have come.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    job: String,
+    places: Vec<Option<(u64, ProcessWatch)>>,
+}
+
+/// All ranks of a job, as they have come.
+#[derive(Debug)]
+pub struct Party {
+    nonces: Vec<u64>,
+}
+
+impl Party {
+    /// The nonces of the ranks' sockets, by place.
+    pub fn nonces(&self) -> &[u64] {
+        &self.nonces
+    }
+
+    /// Tells all ranks. One that is gone by now is missed later.
+    ///
+    /// # Errors
+    /// What is to be told is too long for a message.
+    pub fn welcome(&self, welcome: &Welcome) -> Result<()> {
+        for (place, &nonce) in (0..).zip(&self.nonces) {
+            let message = welcome.encode(place);
+            if message.len() > MAX_MESSAGE_BYTES {
+                let why = format!("{} bytes to tell a rank", message.len());
+                return Err(failed(why));
+            }
+            tell(nonce, &message);
+        }
+        Ok(())
+    }
+
+    /// Tells all ranks that they cannot be served. One that has been welcomed does not hear it.
+    pub fn refuse(&self, why: &str) {
+        self.nonces.iter().for_each(|&nonce| refuse(nonce, why));
+    }
+}
+
+fn tell(nonce: u64, message: &[u8]) {
+    let (name, deadline) = (socket_name(nonce), Instant::now() + LOOK);
+    if let Err(error) = DescriptorListener::send_to_listener(&name, message, &[], deadline) {
+        tracing::debug!(%error, "a rank is gone");
+    }
+}
+
+fn refuse(nonce: u64, why: &str) {
+    tell(nonce, &[&prefix()[..], &[0], why.as_bytes()].concat());
+}
+
+impl Reception {
+    /// Takes `name` for an agent of jobs with so many ranks, which may come from now on. Of at most
+    /// `most` jobs some ranks may have come and others not; further ones are refused.
+    ///
+    /// # Errors
+    /// A number of ranks that is 0 or above [`MOST_RANKS`], or a name that another agent has.
+    pub fn open(name: &str, ranks: u32, most: usize) -> Result<Self> {
+        if !(1..=MOST_RANKS).contains(&ranks) {
+            let why = format!("{ranks} ranks of an agent; possible are 1 to {MOST_RANKS}");
+            return Err(Error::config("ranks", why));
+        }
+        Ok(Self {
+            listener: DescriptorListener::listen(name, ranks + 8)?,
+            ranks,
+            most,
+            parties: Vec::new(),
+        })
+    }
+
+    /// Ranks of each job.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Whether nobody waits here for the other ranks of a job.
+    pub fn is_empty(&self) -> bool {
+        self.parties.is_empty()
+    }
+
+    /// Waits until all ranks of a job have come, one of `others` is readable, or the deadline has
+    /// passed: then it is none. A rank that ends meanwhile gives its place free; one that is of
+    /// another version or wants a place that is taken is refused.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn receive(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<Option<Party>> {
+        loop {
+            while let Some((bytes, _, process)) = self.listener.try_accept()? {
+                if let Some(party) = self.seat(&bytes, process) {
+                    return Ok(Some(party));
+                }
+            }
+            self.forget_gone();
+            // Nothing announces the end of a rank that waits here.
+            let look = (!self.parties.is_empty()).then(|| Instant::now() + LOOK);
+            let until = deadline.into_iter().chain(look).min();
+            let until = until.unwrap_or_else(|| Instant::now() + LONG);
+            let is_other = self.listener.wait_with(others, until)?;
+            if is_other || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn forget_gone(&mut self) {
+        for party in &mut self.parties {
+            for place in &mut party.places {
+                place.take_if(|(_, watch)| watch.has_ended());
+            }
+        }
+        let is_waited_for = |party: &Gathering| party.places.iter().any(Option::is_some);
+        self.parties.retain(is_waited_for);
+    }
+
+    /// Gives a rank the place that it wants, or any; its job, once all ranks of that have come.
+    fn seat(&mut self, bytes: &[u8], process: u32) -> Option<Party> {
+        let watch = ProcessWatch::open(process).ok()?; // else it is gone
+        // The nonce stands last in what every version says: where it can be refused.
+        let (said, nonce) = bytes.split_last_chunk::<8>()?;
+        let nonce = u64::from_le_bytes(*nonce);
+        self.forget_gone();
+        match behind_versions(said).and_then(|rest| self.place_for(rest)) {
+            Ok((at, place)) => {
+                self.parties[at].places[place] = Some((nonce, watch));
+                self.complete(at)
+            }
+            Err(why) if why.is_empty() => None,
+            Err(why) => {
+                tracing::warn!(process, why, "refused a rank");
+                refuse(nonce, &why);
+                None
+            }
+        }
+    }
+
+    /// The job and the place that a rank asks for.
+    fn place_for(&mut self, said: &[u8]) -> Result<(usize, usize), String> {
+        let (wanted, job) = said.split_first_chunk::<4>().ok_or_else(String::new)?;
+        let wanted = u32::from_le_bytes(*wanted);
+        let job = std::str::from_utf8(job).map_err(|_| String::new())?;
+        if job.len() > JOB_BYTES_MAX {
+            return Err(format!("its job has a name of {} bytes", job.len()));
+        }
+        let ranks = self.ranks;
+        if wanted != ANY && wanted >= ranks {
+            return Err(format!(
+                "this agent has {ranks} places, and none is {wanted}"
+            ));
+        }
+        let free = |party: &Gathering| match wanted {
+            ANY => party.places.iter().position(Option::is_none),
+            wanted => party.places[wanted as usize]
+                .is_none()
+                .then_some(wanted as usize),
+        };
+        let mut parties = self.parties.iter().enumerate();
+        let found = parties.find_map(|(at, party)| {
+            let place = free(party).filter(|_| party.job == job)?;
+            Some((at, place))
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if self.parties.len() >= self.most {
+            return Err(match (self.most, wanted) {
+                (1, ANY) => format!("all {ranks} places of this agent are taken"),
+                (1, wanted) => format!("place {wanted} of this agent is taken"),
+                (most, _) => format!("{most} jobs wait at this agent for ranks of theirs"),
+            });
+        }
+        let mut places = Vec::new();
+        places.resize_with(ranks as usize, || None);
+        self.parties.push(Gathering {
+            job: job.to_owned(),
+            places,
+        });
+        Ok((
+            self.parties.len() - 1,
+            if wanted == ANY { 0 } else { wanted as usize },
+        ))
+    }
+
+    fn complete(&mut self, at: usize) -> Option<Party> {
+        if self.parties[at].places.iter().any(Option::is_none) {
+            return None;
+        }
+        let places = self.parties.swap_remove(at).places.into_iter().flatten();
+        let nonces = places.map(|(nonce, _)| nonce).collect();
+        Some(Party { nonces })
+    }
+
+    /// Gives up the name, and tells who waits here why.
+    pub fn close(mut self, why: &str) {
+        // Who has connected so far is told, too.
+        while let Ok(Some((bytes, ..))) = self.listener.try_accept() {
+            if let Some((_, nonce)) = bytes.split_last_chunk::<8>() {
+                refuse(u64::from_le_bytes(*nonce), why);
+            }
+        }
+        let places = self.parties.drain(..).flat_map(|party| party.places);
+        for (nonce, _) in places.flatten() {
+            refuse(nonce, why);
+        }
+    }
+}
+
+/// How long it sleeps where nothing has to be looked at.
+const LONG: Duration = Duration::from_secs(3600);
