@@ -92,7 +92,7 @@ enum trihop_status_t
   // A barrier was aborted, or was reset while this call waited in it.
   TRIHOP_ERR_BROKEN = 24,
   // The agent of this node is gone.
-  TRIHOP_ERR_AGENT_DEAD = 24,
+  TRIHOP_ERR_AGENT_DEAD = 25,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -76,7 +76,7 @@ use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 25] = [
+    const ALL: [(Self, &'static CStr); 26] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
