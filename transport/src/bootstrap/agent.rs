@@ -27,7 +27,7 @@ pub const ENV_AGENT: &str = "TRIHOP_AGENT";
 /// gives a number.
 pub const ENV_PLACE: &str = "TRIHOP_AGENT_PLACE";
 /// Environment variable: the job that this rank belongs to, where several come to its agent at a
-/// time; at most [`JOB_BYTES_MAX`] bytes.
+/// time; a name of at most 64 bytes.
 pub const ENV_JOB: &str = "TRIHOP_AGENT_JOB";
 
 /// Longest name of a job, in bytes.
