@@ -59,7 +59,7 @@ wheel: ## Builds the Python package, target/wheels/trihop-*.whl; maturin comes b
 	@tools/wheel.sh $(target)/wheels
 
 python-test: ## Tests the Python package on jobs of 1, 2 and 4 ranks, in a virtual environment below target/python
-	@tools/install.sh build python
+	@tools/install.sh check python
 	.ci/python
 
 header: ## Writes include/trihop.h anew from src/capi, and tables in docs/

@@ -27,6 +27,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -1243,9 +1244,13 @@ private:
 class Timeout {
 public:
     template <class Count, class Period>
-    Timeout(std::chrono::duration<Count, Period> time)
-        : ns_(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count()) {
-        if (ns_ < 1)
+    Timeout(std::chrono::duration<Count, Period> time) {
+        const double ns = std::chrono::duration<double, std::nano>(time).count();
+        if (ns >= 9e18) /* some 285 years */
+            ns_ = (std::numeric_limits<std::int64_t>::max)();
+        else if (ns >= 1)
+            ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+        else
             ns_ = 1;
     }
 
@@ -1348,13 +1353,13 @@ public:
     }
 
     /* Takes one from a semaphore. */
-    bool acquire(Timeout timeout = Timeout::never()) const { return poll(TRIHOP_POLL_ACQUIRE, timeout).has_value(); }
+    [[nodiscard]] bool acquire(Timeout timeout = Timeout::never()) const { return poll(TRIHOP_POLL_ACQUIRE, timeout).has_value(); }
 
     /* Gives a semaphore one. */
-    void release() const { (void)poll(TRIHOP_POLL_RELEASE); }
+    void release() const { check(trihop_channel_poll(channel_, TRIHOP_POLL_RELEASE, TRIHOP_NO_TIMEOUT, nullptr)); }
 
     /* Comes to a barrier, and waits for the others; how many came before. */
-    std::optional<std::uint64_t> arrive(Timeout timeout = Timeout::never()) const {
+    [[nodiscard]] std::optional<std::uint64_t> arrive(Timeout timeout = Timeout::never()) const {
         return poll(TRIHOP_POLL_ARRIVE, timeout);
     }
 

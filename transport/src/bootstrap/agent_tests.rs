@@ -94,17 +94,28 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     );
     let refused = Attached::introduce(&name, "", 2, soon()).unwrap_err();
     assert!(refused.to_string().contains("none is 2"), "{refused}");
-    // One that does not wait for the answer keeps its place as long as its process lives.
+    let come = |place: u32, nonce: u64| {
+        let hello = [&prefix()[..], &place.to_le_bytes(), &nonce.to_le_bytes()].concat();
+        DescriptorListener::send_until(&name, &hello, &[], soon()).unwrap();
+    };
+    // One that waits keeps its place; one that does not any more gives it free, though its process
+    // lives.
+    come(0, nonce);
+    let refused = Attached::introduce(&name, "", 0, soon()).unwrap_err();
+    let taken = "place 0 of this agent is taken";
+    assert!(refused.to_string().contains(taken), "{refused}");
+    let refused = Attached::introduce(&name, "other", 0, soon()).unwrap_err();
+    let other = "ranks of job ``, and this one is of `other`";
+    assert!(refused.to_string().contains(other), "{refused}");
+    drop(listener);
     let late = Attached::introduce(&name, "", 0, Instant::now()).unwrap_err();
     assert!(late.to_string().contains("does not answer"), "{late}");
-    let refused = Attached::introduce(&name, "", 0, soon()).unwrap_err();
-    assert!(
-        refused
-            .to_string()
-            .contains("place 0 of this agent is taken"),
-        "{refused}"
-    );
-    let _ = Attached::introduce(&name, "", ANY, Instant::now()).unwrap_err();
+    let _wait = [1, 2].map(|number| {
+        let nonce = nonce ^ number << 56;
+        let listener = DescriptorListener::listen(&socket_name(nonce), 8).unwrap();
+        come(ANY, nonce);
+        listener
+    });
     assert_eq!(agent.join().unwrap(), 2);
 }
 
@@ -164,6 +175,10 @@ fn ranks_of_several_jobs_come_to_one_agent() {
         assert!(reception.receive(&[], soon).unwrap().is_none());
     }
     let refused = rank("three", ANY);
+    while !refused.is_finished() {
+        let soon = Some(Instant::now() + Duration::from_millis(20));
+        assert!(reception.receive(&[], soon).unwrap().is_none());
+    }
     let mut others = Vec::new();
     for job in ["two", "one"] {
         others.push(rank(job, ANY));

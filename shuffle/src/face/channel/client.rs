@@ -57,8 +57,10 @@ impl Answered {
 pub(super) enum Expects {
     /// Of a send: that it is.
     Word,
-    /// Of a poll: a number.
+    /// Of a poll that may wait: a number.
     Number,
+    /// Of any other poll: a number.
+    NumberAtOnce,
     /// Of a poll that acquires: a number, and what it has taken.
     Permit,
     Message,
@@ -251,12 +253,15 @@ impl Client {
         id
     }
 
-    /// Gets and polls that are under way, at most the window.
-    pub fn may_begin(&mut self, number: u32) -> bool {
+    /// Whether one more get or poll may be under way: the window is for those that wait, and as
+    /// many for polls that do not, by which what waits may be let go.
+    pub fn may_begin(&mut self, number: u32, expects: Expects) -> bool {
         let port = self.port(number);
         let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
-        let others = port.pending.iter();
-        let others = others.filter(|asked| asked.expects != Expects::Word);
+        let is_at_once = |expects| expects == Expects::NumberAtOnce;
+        let others = port.pending.iter().filter(|asked| {
+            asked.expects != Expects::Word && is_at_once(asked.expects) == is_at_once(expects)
+        });
         others.count() < limits.window_messages as usize
     }
 

@@ -70,20 +70,24 @@ pub(super) struct Event {
 const EVENT: u64 = u64::MAX;
 
 impl Event {
-    fn new<S: Seat>(port: &Port<S>) -> Result<Self> {
+    fn new() -> Result<Self> {
         let signal = Arc::new(Signal::new()?);
-        let event = Self {
+        Ok(Self {
             waker: Waker::from(Arc::clone(&signal)),
             signal,
             armed: Mutex::new(Armed::No),
-        };
+        })
+    }
+
+    /// Has it set where the job fails.
+    fn hear_of_failure<S: Seat>(&self, port: &Port<S>) -> Result<()> {
         if S::MOVES_ALONE {
             let hear = |job: &mut JobState| {
-                Ok((job.parked).hear_of_failure(port.awaited(EVENT), &event.waker))
+                Ok((job.parked).hear_of_failure(port.awaited(EVENT), &self.waker))
             };
             drop(port.channels().handle.seat.with(GET, hear)?);
         }
-        Ok(event)
+        Ok(())
     }
 
     fn armed(&self) -> trihop_transport::sync::MutexGuard<'_, Armed> {
@@ -98,9 +102,17 @@ impl Event {
             let mut armed = self.armed();
             match *armed {
                 Armed::Soon => return Ok(()),
-                Armed::By(id) if client().take_answer(port.number(), id).is_none() => return Ok(()),
-                Armed::By(_) | Armed::No => *armed = Armed::Soon,
+                Armed::By(id) => {
+                    // Who answered the request before may be late to set it. What answers this one
+                    // is there before it is set.
+                    self.signal.clear();
+                    if client().take_answer(port.number(), id).is_none() {
+                        return Ok(());
+                    }
+                }
+                Armed::No => {}
             }
+            *armed = Armed::Soon;
         }
         self.signal.clear();
         // With no lock held: it may wake others.
@@ -202,8 +214,10 @@ impl<S: Seat> Channel<S> {
         let event = match port.event.get() {
             Some(event) => event,
             None => {
-                let event = Event::new(port)?;
+                // Of several threads that come first, one's is kept.
+                let event = Event::new()?;
                 let event = port.event.get_or_init(|| event);
+                event.hear_of_failure(port)?;
                 event.arm(port)?;
                 event
             }

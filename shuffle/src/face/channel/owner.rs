@@ -169,7 +169,10 @@ impl Owner {
                 }
                 queue.send((port, id), when, message, deadline_ns, ports);
             }
-            Request::Get { .. } | Request::Poll { .. } if !ports.may_wait(port) => {
+            Request::Get { .. } if !ports.may_wait(port) => {
+                return Err("more requests than its window");
+            }
+            Request::Poll { poll, .. } if poll.may_wait() && !ports.may_wait(port) => {
                 return Err("more requests than its window");
             }
             Request::Get { id, take, .. } => queue.get((port, id), take, deadline_ns, ports),

@@ -100,6 +100,16 @@ impl Poll {
         all.get(number as usize).copied()
     }
 
+    /// Whether it may have to wait; any other is answered at once.
+    pub(super) fn may_wait(self) -> bool {
+        match self {
+            Self::In | Self::Out | Self::InOrOut | Self::Empty | Self::Full | Self::Closed => true,
+            Self::Acquire | Self::Zero | Self::Arrive => true,
+            Self::Size | Self::Capacity | Self::Release | Self::Value => false,
+            Self::Abort | Self::Reset | Self::Waiting | Self::Broken => false,
+        }
+    }
+
     /// Whether channels of this kind know it.
     pub(super) fn is_of(self, kind: ChannelKind) -> bool {
         let own = match self {

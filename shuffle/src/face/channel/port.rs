@@ -199,7 +199,7 @@ impl<S: Seat> Port<S> {
         }
         let id = {
             let mut client = self.channels.office.client();
-            if !client.may_begin(self.number) {
+            if !client.may_begin(self.number, expects) {
                 return Err(Error::WouldBlock);
             }
             client.begin(self.number, expects)
@@ -231,7 +231,8 @@ impl<S: Seat> Port<S> {
         self.knows(poll.is_of(self.kind), &format!("poll `{poll:?}`"))?;
         let expects = match poll {
             Poll::Acquire => Expects::Permit,
-            _ => Expects::Number,
+            _ if poll.may_wait() => Expects::Number,
+            _ => Expects::NumberAtOnce,
         };
         self.start((POLL, expects), limit, |id, timeout_ns| Request::Poll {
             port: self.at_owner,

@@ -362,7 +362,9 @@ fn owner_leaves<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Re
         return Ok(());
     }
     job.barrier()?;
-    assert_eq!(first.poll(Poll::Closed, Timeout::Never)?, 1);
+    // Rank 1 takes what is left, maybe before others ask.
+    let left = first.poll(Poll::Closed, Timeout::Never)?;
+    assert!(left == 1 || job.rank().0 != 1 && left == 0, "{left}");
     assert_eq!(
         first.send(1, b"late", Return::WhenReceived, Timeout::Never),
         Err(closed(0))

@@ -101,8 +101,8 @@ impl Reception {
         self.parties.is_empty()
     }
 
-    /// Waits until all ranks of a job have come, one of `others` is readable, or the deadline has
-    /// passed: then it is none. A rank that ends meanwhile gives its place free; one that is of
+    /// Waits until all ranks of a job have come, one of `others` is readable, those who waited here
+    /// have all gone, or the deadline has passed: then it is none. A rank that ends meanwhile gives its place free; one that is of
     /// another version or wants a place that is taken is refused.
     ///
     /// # Errors
@@ -112,6 +112,7 @@ impl Reception {
         others: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
     ) -> Result<Option<Party>> {
+        let had_some = !self.parties.is_empty();
         loop {
             while let Some((bytes, _, process)) = self.listener.try_accept()? {
                 if let Some(party) = self.seat(&bytes, process) {
@@ -119,6 +120,10 @@ impl Reception {
                 }
             }
             self.forget_gone();
+            if had_some && self.parties.is_empty() {
+                // Who calls may have another deadline, now that nobody waits here.
+                return Ok(None);
+            }
             // Nothing announces the end of a rank that waits here.
             let look = (!self.parties.is_empty()).then(|| Instant::now() + LOOK);
             let until = deadline.into_iter().chain(look).min();
@@ -130,10 +135,13 @@ impl Reception {
         }
     }
 
+    /// Gives the places free of ranks that have ended, or do not wait any more: then the name is
+    /// free by which they wait.
     fn forget_gone(&mut self) {
+        let is_free = |nonce| DescriptorListener::listen(&socket_name(nonce), 1).is_ok();
         for party in &mut self.parties {
             for place in &mut party.places {
-                place.take_if(|(_, watch)| watch.has_ended());
+                place.take_if(|(nonce, watch)| watch.has_ended() || is_free(*nonce));
             }
         }
         let is_waited_for = |party: &Gathering| party.places.iter().any(Option::is_some);
@@ -190,10 +198,16 @@ impl Reception {
             return Ok(found);
         }
         if self.parties.len() >= self.most {
-            return Err(match (self.most, wanted) {
-                (1, ANY) => format!("all {ranks} places of this agent are taken"),
-                (1, wanted) => format!("place {wanted} of this agent is taken"),
-                (most, _) => format!("{most} jobs wait at this agent for ranks of theirs"),
+            let other = self.parties.first().filter(|other| other.job != job);
+            return Err(match (self.most, wanted, other) {
+                (1, _, Some(other)) => format!(
+                    "this agent waits for ranks of job `{}`, and this one is of `{job}`: an agent \
+                     with --linger-ms has several jobs",
+                    other.job
+                ),
+                (1, ANY, _) => format!("all {ranks} places of this agent are taken"),
+                (1, wanted, _) => format!("place {wanted} of this agent is taken"),
+                (most, ..) => format!("{most} jobs wait at this agent for ranks of theirs"),
             });
         }
         let mut places = Vec::new();

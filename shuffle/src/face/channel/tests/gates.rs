@@ -167,6 +167,44 @@ fn a_barrier_lets_all_parties_go_or_none() {
     on_both!(1, |_| 0, meet);
 }
 
+#[test]
+fn what_waits_on_a_port_is_let_go_by_the_same_port() {
+    for (_, outcome) in ranks(
+        1,
+        |_| 0,
+        |_, bootstrap| {
+            let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+            let channels = job.channels("one place").open()?;
+            let limits = ChannelLimits {
+                window_messages: 1,
+                ..usual()
+            };
+            let lock = channels.semaphore(0, 1, limits)?;
+            std::thread::scope(|scope| {
+                // It takes the port's one place, as soon as that is free.
+                let acquire = || loop {
+                    match lock.poll(Poll::Acquire, Timeout::Never) {
+                        Err(Error::WouldBlock) => {}
+                        outcome => break outcome,
+                    }
+                };
+                let waits = scope.spawn(acquire);
+                let is_free = |outcome: Result<u64>| !matches!(outcome, Err(Error::WouldBlock));
+                while is_free(lock.poll(Poll::Zero, Timeout::Once)) {}
+                assert_eq!(lock.poll(Poll::Value, Timeout::Never)?, 0);
+                assert_eq!(lock.poll(Poll::Release, Timeout::Never)?, 1);
+                assert_eq!(waits.join().unwrap()?, 0);
+                Ok::<(), Error>(())
+            })?;
+            drop(lock);
+            channels.shutdown()?;
+            job.shutdown()
+        },
+    ) {
+        outcome.unwrap();
+    }
+}
+
 fn misused<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let all = [
         made(job, channels, || channels.create(usual()))?,
