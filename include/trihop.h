@@ -397,8 +397,8 @@ typedef struct trihop_array_t trihop_array_t;
 
 // A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 // messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
-// and gets from it. Semaphores and barriers are channels too, which are polled only. What one thread sends by a port comes into the channel in that order; there is
-// no order between ports.
+// and gets from it. Semaphores and barriers are channels too, which are polled only. What one
+// thread sends by a port comes into the channel in that order; there is no order between ports.
 //
 // The owner does what it is asked in the order in which that comes, and what cannot be done at once
 // waits there: until it can, until its timeout, or until the channel is closed. Owners of inline

@@ -40,12 +40,12 @@ pub trait AskedToEnd {
 /// that wait for others of their job, and ends with the last of its jobs. Asked once more it
 /// returns at once; the jobs that it has then end with its process.
 ///
-/// A job that fails is logged at level warn, and is the end of that job alone. Jobs do not share
-/// what they use: memory is bounded for each of them. `ready` is called once ranks may come.
+/// A job that fails is logged at level warn, and is the end of that job alone. Memory is bounded for
+/// each of them; threads and descriptors are the process's. `ready` is called once ranks may come.
 ///
 /// # Errors
 /// A name that another agent has; a launcher that knows several agents; threads or descriptors run
-/// out.
+/// out, which ends the jobs that it has too. So does a panic.
 pub fn serve_jobs(
     options: Options,
     name: &str,
