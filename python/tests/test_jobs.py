@@ -391,8 +391,12 @@ import trihop
 job = trihop.Job()
 stream = job.stream("items", np.uint64)
 stream.push_block(0, [1, 2, 3])
-stream.fence()
-print(sum(len(items) for _, items in stream.pull()))
+try:
+    stream.fence()
+    print(sum(len(items) for _, items in stream.pull()))
+except trihop.PeerGone:
+    # Another rank was faster, and its process has ended.
+    assert job.size > 1
 """,
         shape,
     )
