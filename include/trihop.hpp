@@ -373,6 +373,19 @@ public:
     /* Waits until nothing is on its way on any stream: see trihop_fence. */
     void fence() const { check(trihop_fence(job_)); }
 
+    /* Starts such a fence, and does not wait: see trihop_start_fence. */
+    void start_fence() const { check(trihop_start_fence(job_)); }
+
+    /* One round of progress, and whether the fence that was started is over. */
+    bool test_fence() const {
+        int is_over = 0;
+        check(trihop_test_fence(job_, &is_over));
+        return is_over != 0;
+    }
+
+    /* Waits until the fence that was started is over. */
+    void wait_fence() const { check(trihop_wait_fence(job_)); }
+
     /* A round of progress; whether anything moved. */
     bool poll() const {
         int moved = 0;
@@ -675,6 +688,11 @@ public:
         check(trihop_stream_broadcast(get(), 0, &item, sizeof item, static_cast<std::int32_t>(to)));
     }
 
+    /* Whether it was taken: false where there is no room now. */
+    bool try_broadcast(const T &item, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
+        return try_check(trihop_stream_try_broadcast(get(), 0, &item, sizeof item, static_cast<std::int32_t>(to)));
+    }
+
 private:
     template <class U> friend class Conveyor;
 
@@ -710,6 +728,11 @@ public:
     /* Sends a record to all ranks, or to all others. */
     void broadcast(std::uint32_t kind, const void *bytes, std::size_t length, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
         check(trihop_stream_broadcast(get(), kind, bytes, length, static_cast<std::int32_t>(to)));
+    }
+
+    /* Whether it was taken: false where there is no room now. */
+    bool try_broadcast(std::uint32_t kind, const void *bytes, std::size_t length, trihop_broadcast_t to = TRIHOP_TO_EVERYONE) {
+        return try_check(trihop_stream_try_broadcast(get(), kind, bytes, length, static_cast<std::int32_t>(to)));
     }
 
 private:
@@ -1167,6 +1190,9 @@ public:
 
     /* See trihop_array_fence. */
     void fence() { ended(trihop_array_fence(array_)); }
+
+    /* Starts a fence, and does not wait; test and wait say when it is over. */
+    void start_fence() { check(trihop_array_start_fence(array_)); }
 
     /* See trihop_array_begin_step. */
     void begin_step() { check(trihop_array_begin_step(array_)); }

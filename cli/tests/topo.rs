@@ -316,6 +316,24 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
         first("--nodes 4 --per-node 4 --message-bytes 4096"),
         "direct"
     );
+    // Grids of all factors, and the one that is asked for.
+    let compared = self::report(topo(
+        "--nodes 3 --per-node 4 --advise --route mesh:5x3 --json",
+    ));
+    let names: Vec<&str> = compared["routes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["route"].as_str().unwrap())
+        .collect();
+    for name in ["mesh:5x3", "mesh:3x4", "mesh:4x3", "mesh:2x6", "mesh:6x2"] {
+        assert_eq!(
+            names.iter().filter(|n| **n == name).count(),
+            1,
+            "{name} in {names:?}"
+        );
+    }
+    assert_eq!(topo("-n 8 --nodes 2 --advise --route mesh:3x2").status, 2);
     assert_eq!(topo("-n 8 --nodes 2 --advise --rank 1").status, 2);
     assert_eq!(topo("-n 8 --nodes 2 --advise --batch-us=-1").status, 2);
     assert_eq!(topo("-n 8 --nodes 2 --messages 3").status, 2);

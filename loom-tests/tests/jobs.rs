@@ -11,7 +11,7 @@ use shuttle::sync::Barrier;
 use trihop_loom_tests::shuttled::explore_jobs;
 use trihop_shuffle::threaded::{Job, Shuffle};
 use trihop_shuffle::{
-    Contributors, End, Options, Queues, Rank, Shares, ShimOptions, StreamOptions,
+    Contributors, End, Options, Plain, Queues, Rank, Reduce, Shares, ShimOptions, StreamOptions,
 };
 use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
 use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
@@ -427,6 +427,73 @@ fn a_fence_ends_when_a_handler_fails() {
             let sent = opened.and_then(|()| (0..RECORDS).try_for_each(send));
             assert!(sent.and_then(|()| shuffle.fence()).is_err());
             assert!(job.shutdown().is_err());
+        });
+    });
+}
+
+/// Handlers of one stream send on another: a fence of all streams that was started ends behind what
+/// these cause, and collectives are called beside it.
+#[test]
+fn a_fence_of_all_streams_that_was_started_ends_after_everything_was_handled() {
+    explore_jobs(|| {
+        run(2, |job| {
+            let (second, heard) = listening(&job, tiny());
+            let first = job
+                .shuffle("first")
+                .options(tiny())
+                .handler(move |message, _| {
+                    second
+                        .send(message.source, message.kind, b"answer")
+                        .unwrap();
+                })
+                .open()
+                .unwrap();
+            send_all(&job, &first);
+            job.start_fence().unwrap();
+            job.barrier().unwrap();
+            while !job.test_fence().unwrap() {
+                thread::yield_now();
+            }
+            heard.check();
+            job.start_fence().unwrap();
+            job.wait_fence().unwrap();
+            drop(first);
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// Elements change places while items are on their way to them: these come late, and are sent on.
+#[test]
+fn elements_that_move_have_each_item_once() {
+    const ITEMS: u64 = 3;
+    explore_jobs(|| {
+        run(2, |job| {
+            let size = u64::from(job.size());
+            let array = job
+                .array::<u64, u64, _>("elements", Plain)
+                .options(tiny())
+                .open(|_, sum, item, outbox| {
+                    *sum += item;
+                    if item < ITEMS {
+                        let other = Rank(1 - outbox.rank().0);
+                        outbox.migrate(other).unwrap();
+                    }
+                })
+                .unwrap();
+            array.insert(u64::from(job.rank().0), 0).unwrap();
+            array.fence().unwrap();
+            for item in 1..=ITEMS {
+                (0..size).for_each(|key| array.push(key, &item).unwrap());
+            }
+            array.start_fence().unwrap();
+            array.wait().unwrap();
+            let sums = array.with(|_, sum| *sum).unwrap();
+            let mut all = [sums.iter().sum(), sums.len() as u64];
+            job.allreduce(&mut all, Reduce::Sum).unwrap();
+            assert_eq!(all, [size * size * ITEMS * (ITEMS + 1) / 2, size]);
+            array.shutdown().unwrap();
+            job.shutdown().unwrap();
         });
     });
 }

@@ -5,6 +5,7 @@ mod addresses;
 mod budget;
 mod card;
 mod directory;
+mod fence_of_all;
 mod lives;
 mod open;
 mod parked;

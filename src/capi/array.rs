@@ -405,6 +405,21 @@ pub unsafe extern "C" fn trihop_array_fence(array: *const trihop_array_t) -> tri
     }
 }
 
+/// Starts a fence, and does not wait: `trihop_array_test` and `trihop_array_wait` say when it is
+/// over. Until then only handlers push to the array. Collective over all ranks; not inside a
+/// handler.
+///
+/// Threads: as `trihop_array_fence`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_array_start_fence(array: *const trihop_array_t) -> trihop_status_t {
+    // SAFETY: the header asks for null or an array that was not closed.
+    unsafe {
+        with(array, |array| {
+            Ok(either!(&array.array, array => array.start_fence())?)
+        })
+    }
+}
+
 /// Begins a step of which each element is a contributor, wherever it is by then: a rank without any
 /// is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
 /// for each of them and all that was sent is handled: `trihop_array_test` and `trihop_array_wait`

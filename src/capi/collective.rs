@@ -1,6 +1,7 @@
 //! Collectives over all ranks of a job.
 
 use std::ffi::c_void;
+use std::os::raw::c_int;
 
 use super::argument;
 use super::job::trihop_job_t;
@@ -52,6 +53,57 @@ pub unsafe extern "C" fn trihop_fence(job: *const trihop_job_t) -> trihop_status
         // SAFETY: the header asks for null or a job that has not ended.
         let job = unsafe { argument::handle(job, "job")? };
         Ok(either!(&job.job, job => job.fence())?)
+    })
+}
+
+/// Starts a fence of all streams, and does not wait: `trihop_test_fence` and `trihop_wait_fence`
+/// say when it is over. The program may send meanwhile, which that fence may cover or not. Other
+/// collective calls of the job go on beside it, but no step of a stream ends, and the job is not
+/// finalized: these fail with `TRIHOP_ERR_MISUSE`, as this does while one is under way, or a step
+/// of a stream. Collective; on the inline seat it moves on in the calls that make progress. Not
+/// inside a handler.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_start_fence(job: *const trihop_job_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::handle(job, "job")? };
+        Ok(either!(&job.job, job => job.start_fence())?)
+    })
+}
+
+/// Makes one round of progress, and stores 1 where the fence that was started is over, else 0.
+/// That it is over is said once; without a start it fails with `TRIHOP_ERR_MISUSE`. Streams
+/// without a handler are taken from meanwhile: a delivery queue that is full keeps all ranks from
+/// the end. Not inside a handler.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_test_fence(
+    job: *const trihop_job_t,
+    is_over: *mut c_int,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::handle(job, "job")? };
+        // SAFETY: the header asks for null or a place for a number.
+        let place = unsafe { argument::place(is_over, "is_over")? };
+        *place = either!(&job.job, job => job.test_fence())?.into();
+        Ok(())
+    })
+}
+
+/// Waits until the fence that was started is over; without a start it fails with
+/// `TRIHOP_ERR_MISUSE`. Gives way as `trihop_fence` does. Not inside a handler.
+///
+/// Threads: as `trihop_barrier`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_wait_fence(job: *const trihop_job_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a job that has not ended.
+        let job = unsafe { argument::handle(job, "job")? };
+        Ok(either!(&job.job, job => job.wait_fence())?)
     })
 }
 

@@ -319,6 +319,7 @@ static void carry(void)
     char text[1000];
     uint64_t all[2] = {0}, counts[3];
     size_t made = 0;
+    int is_over = 0;
     void *removed;
     packed = unpacked = freed = 0;
     OK(trihop_array_open(job, "lists", NULL, &calls, &array));
@@ -329,7 +330,11 @@ static void carry(void)
     for (int round = 0; round < 10; round++)
         for (uint64_t key = 0; key < 10 * (uint64_t)size; key++)
             OK(trihop_array_push(array, key, text, (size_t)round * 100));
-    OK(trihop_array_fence(array));
+    OK(trihop_array_start_fence(array));
+    EQUAL(trihop_array_push(array, 0, text, 1), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_array_fence(array), TRIHOP_ERR_MISUSE);
+    while (!is_over)
+        OK(trihop_array_test(array, &is_over));
     OK(trihop_array_each(array, check_list, all));
     OK(trihop_allreduce(job, TRIHOP_SUM, all, 2));
     EQUAL(all[0], UINT64_C(4500) * 10 * size * size);

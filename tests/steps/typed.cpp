@@ -72,7 +72,7 @@ struct Edge {
 void handlers(trihop::Job &job) {
     const std::uint32_t size = job.size(), rank = job.rank();
     std::uint64_t edges = 0, answers = 0;
-    std::vector<std::uint64_t> sums(21); /* by step: others may be ahead */
+    std::vector<std::uint64_t> sums(23); /* by step: others may be ahead */
     double weight = 0;
     trihop::Stream<std::uint64_t> plain(job, "plain", [&](std::uint64_t item) { sums[item >> 32] += item & 0xffff; });
     trihop::Stream<Edge> typed(job, "typed", [&](const Edge &edge, std::uint32_t source) {
@@ -133,6 +133,23 @@ void handlers(trihop::Job &job) {
     plain.fence();
     EXPECT(sums[20] == 7 * (size - 1));
     job.fence();
+    /* Such a fence in two phases, beside which the program sends and calls collectives. */
+    EXPECT(refused([&] { job.test_fence(); }) == TRIHOP_ERR_MISUSE);
+    EXPECT(refused([&] { job.wait_fence(); }) == TRIHOP_ERR_MISUSE);
+    plain.push((rank + 1) % size, std::uint64_t{21} << 32 | 5);
+    job.start_fence();
+    EXPECT(refused([&] { job.start_fence(); }) == TRIHOP_ERR_MISUSE);
+    EXPECT(refused([&] { job.fence(); }) == TRIHOP_ERR_MISUSE);
+    EXPECT(refused([&] { plain.round(); }) == TRIHOP_ERR_MISUSE);
+    while (!plain.try_broadcast(std::uint64_t{22} << 32 | 3))
+        job.poll();
+    job.barrier();
+    while (!job.test_fence()) {
+    }
+    EXPECT(sums[21] == 5);
+    job.start_fence();
+    job.wait_fence();
+    EXPECT(sums[22] == 3 * size);
     auto moved = std::move(plain);
     moved.push(rank, 1);
     moved.fence();

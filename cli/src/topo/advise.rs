@@ -39,8 +39,9 @@ pub struct Advise {
     ///
     /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures
     /// of the model are rough: measure the first two or three with `trihop bench --route`. Hops
-    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
-    #[arg(long, conflicts_with_all = ["route", "rank", "output"])]
+    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance. With
+    /// `--route` that one is compared, too.
+    #[arg(long, conflicts_with_all = ["rank", "output"])]
     advise: bool,
 
     /// Bytes of a message
@@ -104,10 +105,33 @@ pub struct Advice {
     pub predicted_us: f64,
 }
 
-/// Routes that suit the job, the cheapest first.
-pub fn advise(asked: &Advise, topology: &Topology) -> Vec<Advice> {
-    let mut names: Vec<RouteName> = Vec::new();
-    for text in [
+/// Grids of two dimensions that are tried on each side of the square one.
+const GRIDS: usize = 3;
+
+/// Grids without a hole that are as near to a square as any, the longer side first and last.
+fn grids(ranks: u32) -> impl Iterator<Item = String> {
+    let root = ranks.isqrt();
+    let divisors = (2..=root)
+        .rev()
+        .filter(move |side| ranks.is_multiple_of(*side));
+    let pairs = divisors.take(GRIDS).map(move |side| (ranks / side, side));
+    pairs.flat_map(|(long, short)| {
+        [(long, short), (short, long)].map(|(a, b)| format!("mesh:{a}x{b}"))
+    })
+}
+
+/// Routes that suit the job, and the one that is `given`, the cheapest first.
+///
+/// # Errors
+/// The one that is given does not suit it.
+pub fn advise(
+    asked: &Advise,
+    topology: &Topology,
+    given: Option<RouteName>,
+) -> Result<Vec<Advice>, String> {
+    let given = given.map(|name| name.for_job(topology)).transpose();
+    let mut names: Vec<RouteName> = given.map_err(|why| why.to_string())?.into_iter().collect();
+    let usual = [
         "three-hop:1",
         "three-hop",
         "direct",
@@ -117,16 +141,21 @@ pub fn advise(asked: &Advise, topology: &Topology) -> Vec<Advice> {
         "node-mesh:1d",
         "node-mesh",
         "node-mesh:3d",
-    ] {
+    ];
+    for text in usual
+        .map(str::to_owned)
+        .into_iter()
+        .chain(grids(topology.size()))
+    {
         let name = text.parse::<RouteName>().map_err(|why| why.to_string());
         // A grid of three dimensions or four needs as many ranks, or nodes.
-        names.extend(name.and_then(|name| name.for_job(topology)).ok());
+        let name = name.and_then(|name| name.for_job(topology)).ok();
+        names.extend(name.filter(|name| !names.contains(name)));
     }
-    names.dedup();
     let all = names.into_iter();
-    let mut all: Vec<Advice> = all.filter_map(|name| of(asked, topology, name)).collect();
+    let mut all: Vec<Advice> = all.map(|name| of(asked, topology, name)).collect();
     all.sort_by(|a, b| a.predicted_us.total_cmp(&b.predicted_us));
-    all
+    Ok(all)
 }
 
 /// Numbers by chance, the same in each run.
@@ -166,7 +195,7 @@ impl Ranks<'_> {
     }
 }
 
-fn of(asked: &Advise, topology: &Topology, name: RouteName) -> Option<Advice> {
+fn of(asked: &Advise, topology: &Topology, name: RouteName) -> Advice {
     let size = topology.size();
     let is_exact = size <= ALL_PAIRS;
     let mut chance = 1;
@@ -221,7 +250,7 @@ fn of(asked: &Advise, topology: &Topology, name: RouteName) -> Option<Advice> {
     let predicted_us = handled * (HANDLING_NS + bytes / COPYING) / 1e3
         + 2.0 * batches * asked.batch_us
         + fabric_bytes / asked.bandwidth / 1e3;
-    Some(Advice {
+    Advice {
         route: name.to_string(),
         links,
         lanes,
@@ -232,7 +261,7 @@ fn of(asked: &Advise, topology: &Topology, name: RouteName) -> Option<Advice> {
         most_relayed_bytes: messages * most * bytes,
         is_exact,
         predicted_us,
-    })
+    }
 }
 
 /// A table for people.

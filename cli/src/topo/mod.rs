@@ -209,7 +209,8 @@ fn show_own(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<()
 
 fn print(args: &TopoArgs, topology: &Topology, route: RouteName) -> Result<(), TopoError> {
     if args.advise.is_wanted() {
-        let advice = advise::advise(&args.advise, topology);
+        let advice = advise::advise(&args.advise, topology, args.route);
+        let advice = advice.map_err(|why| TopoError::Usage(format!("route {why}")))?;
         let written = match args.json {
             true => report::write_advice(topology, &advice),
             false => advise::write_text(&mut io::stdout().lock(), &args.advise, &advice),

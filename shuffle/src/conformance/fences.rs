@@ -1,18 +1,21 @@
 //! When fences and delivery flushes end, turn by turn.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use trihop_transport::sim::{Net, SimOptions};
 use trihop_transport::topology::{Rank, Topology};
 
-use super::schedule::sim_with_eager;
-use super::world::World;
+use super::schedule::{Replay, mixed, seeds, shape, sim, sim_with_eager, tiny};
+use super::world::{World, at_random};
 use crate::config::StreamOptions;
 use crate::deliver::Delivery;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Sink;
+use crate::error::Error;
 use crate::face::shuffle::each_message;
+use crate::route::RouteName;
 use crate::simulation::{Fabric, Simulation, SimulationOptions, TICK_NS};
 use crate::terminate::flush::{Fence, Flush, Queues};
 
@@ -177,4 +180,122 @@ fn an_origin_flush_waits_for_the_consumers_of_lanes() {
     world.round(1, 10 * TICK_NS).unwrap();
     assert_eq!(world.heard(1, 0), [0]);
     assert!(has_ended(&mut world));
+}
+
+/// Streams of a job that is fenced as a whole, and its fences.
+const STREAMS: u16 = 3;
+const FENCES: u32 = 4;
+const TOO_LONG: u64 = 2_000_000;
+
+/// A message to be sent.
+struct Send {
+    stream: u16,
+    target: Rank,
+    /// The fence that it comes before, and how often it is sent on.
+    kind: u32,
+    bytes: usize,
+}
+
+/// Each message is handled on one stream, and sent on over the next: fences of one stream after the
+/// other would not do.
+fn fence_of_all(seed: u64, route: RouteName) {
+    let replay = Replay(seed);
+    let topology = Topology::from_node_sizes(&shape(seed), Rank(0)).unwrap();
+    let size = topology.size();
+    let options = SimulationOptions {
+        streams: STREAMS,
+        ..at_random(seed, route, tiny(seed))
+    };
+    let handled = Rc::new(RefCell::new(vec![0; FENCES as usize]));
+    let next: Rc<RefCell<Vec<VecDeque<Send>>>> = Rc::default();
+    next.borrow_mut().resize_with(size as usize, VecDeque::new);
+    let handle = {
+        let (handled, next) = (Rc::clone(&handled), Rc::clone(&next));
+        move |here: Rank, delivery: Delivery<'_>, done: usize, _: &mut Outbox<'_>| {
+            each_message(delivery, done, |message, _| {
+                let (step, left) = (message.kind >> 8, message.kind & 255);
+                handled.borrow_mut()[step as usize] += 1;
+                if left > 0 {
+                    next.borrow_mut()[here.0 as usize].push_back(Send {
+                        stream: (left % u32::from(STREAMS)) as u16,
+                        target: Rank((here.0 * 5 + 1 + left) % size),
+                        kind: step << 8 | (left - 1),
+                        bytes: message.bytes.len(),
+                    });
+                }
+                Ok(true)
+            })
+        }
+    };
+    let sink = |_| Sink::Handler;
+    let mut job = Simulation::over(sim(seed), &topology, &options, sink, Box::new(handle)).unwrap();
+    let mut expected = vec![0; FENCES as usize];
+    let mut own: Vec<VecDeque<Send>> = Vec::new();
+    for _ in 0..size {
+        let mut all = VecDeque::new();
+        for step in 0..FENCES {
+            for _ in 0..job.random() % 6 {
+                let hops = job.random() as u32 % 5;
+                expected[step as usize] += 1 + hops;
+                all.push_back(Send {
+                    stream: job.random() as u16 % STREAMS,
+                    target: Rank(job.random() as u32 % size),
+                    kind: step << 8 | hops,
+                    bytes: mixed(job.random()),
+                });
+            }
+        }
+        own.push(all);
+    }
+    let mut players: Vec<(u32, Option<Fence>)> = vec![(0, None); size as usize];
+    let mut turns = 0;
+    while players.iter().any(|(step, _)| *step < FENCES) {
+        let rank = job.random() as usize % size as usize;
+        let (step, fence) = &mut players[rank];
+        // What its handlers send counts with what they have handled.
+        let mut by_handlers = next.borrow_mut();
+        let is_due = |send: &Send| send.kind >> 8 == *step;
+        let queue = match by_handlers[rank].is_empty() {
+            true if own[rank].front().is_some_and(is_due) => Some(&mut own[rank]),
+            true => None,
+            false => Some(&mut by_handlers[rank]),
+        };
+        if let Some(queue) = queue {
+            let send = &queue[0];
+            let bytes = vec![rank as u8; send.bytes];
+            let source = Rank(rank as u32);
+            match job.try_send_on(send.stream, source, send.target, send.kind, &bytes) {
+                Ok(()) => drop(queue.pop_front()),
+                Err(Error::WouldBlock) => {}
+                Err(error) => panic!("{error}"),
+            }
+        } else if *step < FENCES {
+            let fence = fence.get_or_insert_default();
+            if job.members[rank].engine.poll_fence(fence) {
+                let handled = handled.borrow()[*step as usize];
+                assert_eq!(
+                    handled, expected[*step as usize],
+                    "rank {rank}, fence {step}"
+                );
+                players[rank] = (*step + 1, None);
+            }
+        }
+        drop(by_handlers);
+        job.wake(rank);
+        job.step().unwrap();
+        turns += 1;
+        if turns > TOO_LONG {
+            (0..size).for_each(|rank| eprintln!("{}", job.dump(Rank(rank))));
+            panic!("{route} is stuck");
+        }
+    }
+    std::mem::forget(replay);
+}
+
+#[test]
+fn a_fence_of_all_streams_ends_when_all_is_handled_on_whichever() {
+    let routes = RouteName::several();
+    for seed in seeds(60) {
+        fence_of_all(seed, routes[seed as usize % routes.len()]);
+    }
 }

@@ -24,7 +24,6 @@ mod steps;
 mod symptoms;
 mod world;
 
-use trihop_transport::fabric;
 use trihop_transport::link::Mover;
 use trihop_transport::sim::{Net, SimOptions};
 
@@ -35,7 +34,7 @@ use crate::route::{RouteName, stage};
 use crate::simulation::Fabric;
 use crate::terminate::flush::{Flush, Queues};
 
-use schedule::{Replay, mixed, real_providers, run_schedules, seeds, shape, sim, tiny};
+use schedule::{Replay, mixed, real, real_providers, run_schedules, seeds, shape, sim, tiny};
 use world::World;
 
 #[test]
@@ -180,16 +179,8 @@ fn without_a_handler_a_full_delivery_queue_stops_its_senders_and_nobody_else() {
 fn the_same_schedules_hold_over_libfabric() {
     for provider in real_providers() {
         for mover in [Mover::Read, Mover::Segments] {
-            let fabric = |seed: u64, ranks: u32| {
-                let choice = fabric::Choice {
-                    provider: Some(provider.to_owned()),
-                    loopback_only: !provider.starts_with("verbs"),
-                    mover: Some(mover),
-                    eager_bytes: [None, Some(1024)][(seed % 2) as usize],
-                    ..fabric::Choice::default()
-                };
-                Fabric::open(&choice, ranks).unwrap()
-            };
+            let eager_bytes = |seed: u64| [None, Some(1024)][(seed % 2) as usize];
+            let fabric = |seed, ranks| real(provider, mover, eager_bytes(seed), ranks);
             // What verbs;ofi_rxm opens it keeps until the process ends (see its quirk), so it gets
             // fewer jobs.
             let jobs = if provider.starts_with("verbs") { 4 } else { 8 };

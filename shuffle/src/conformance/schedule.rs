@@ -176,6 +176,18 @@ pub fn real_providers() -> Vec<&'static str> {
         .collect()
 }
 
+/// One of them.
+pub fn real(provider: &str, mover: Mover, eager_bytes: Option<usize>, ranks: u32) -> Fabric {
+    let choice = fabric::Choice {
+        provider: Some(provider.to_owned()),
+        loopback_only: !provider.starts_with("verbs"),
+        mover: Some(mover),
+        eager_bytes,
+        ..fabric::Choice::default()
+    };
+    Fabric::open(&choice, ranks).unwrap()
+}
+
 /// A simulated fabric with this eager limit, that refuses nothing.
 pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
     let limits = Limits {

@@ -50,6 +50,10 @@ impl Counted for AllStreams<'_> {
 /// Number of [`Channel::Apart`]: no stream has it.
 const APART: u16 = u16::MAX;
 
+/// Number of the fences of all streams, beside which the program calls collectives: no stream has
+/// it either.
+const FENCES: u16 = u16::MAX - 1;
+
 impl Engine {
     /// Options of the system stream: small, and nothing waits.
     pub fn system_options() -> StreamOptions {
@@ -129,7 +133,7 @@ impl Engine {
             streams: &mut self.streams,
             outs: &self.outs,
         };
-        fence.poll_over(&mut all, SYSTEM_STREAM, &mut self.collectives)
+        fence.poll_over(&mut all, FENCES, &mut self.collectives)
     }
 
     /// Whether all results of collectives that others wait for have left this rank.

@@ -343,6 +343,15 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.settle()
     }
 
+    /// Starts a [`fence`](Self::fence), and does not wait: [`Self::test`] and [`Self::wait`] say
+    /// when it is over. Until then only handlers push to this array.
+    ///
+    /// # Errors
+    /// As [`Shuffle::start`](crate::Shuffle::start).
+    pub fn start_fence(&self) -> Result<()> {
+        self.handle.start(End::Fence).map(drop)
+    }
+
     /// Begins a step of which each element is a contributor, wherever it is by then: a rank without
     /// any is done at once. Waits until all ranks do. See
     /// [`Shuffle::begin_step`](crate::Shuffle::begin_step); the step ends by [`Array::test`] or

@@ -167,6 +167,38 @@ impl<S: Seat> Job<S> {
         self.collective("a fence of all streams", || seat::fence(&self.seat))
     }
 
+    /// Starts a [`fence`](Self::fence) of all streams, and does not wait: the program computes, and
+    /// asks by [`Self::test_fence`] or [`Self::wait_fence`] whether it is over. It may send
+    /// meanwhile; whether that is handled when the fence is over, nobody says, and a program that
+    /// always sends puts off its end. Other collective calls of the job go on beside it, but no
+    /// step of a stream ends, and the job is not shut down. Collective. On an inline job it moves on
+    /// in the calls that make progress.
+    ///
+    /// # Errors
+    /// [`crate::Error::Misuse`] while one is under way, or a step of a stream;
+    /// [`crate::Error::Nested`] inside a handler.
+    pub fn start_fence(&self) -> Result<()> {
+        self.collective("a fence of all streams", || seat::start_fence(&self.seat))
+    }
+
+    /// One round of progress; true when the fence that was [started](Self::start_fence) is over
+    /// here, which is said once. Streams without a handler are taken from meanwhile: a delivery
+    /// queue that is full keeps all ranks from the end.
+    ///
+    /// # Errors
+    /// [`crate::Error::Misuse`] when none was started; as [`Job::barrier`].
+    pub fn test_fence(&self) -> Result<bool> {
+        self.collective("a test of a fence", || seat::test_fence(&self.seat))
+    }
+
+    /// Waits until the fence that was [started](Self::start_fence) is over.
+    ///
+    /// # Errors
+    /// [`crate::Error::Misuse`] when none was started; as [`Job::fence`].
+    pub fn wait_fence(&self) -> Result<()> {
+        self.collective("a wait for a fence", || seat::wait_for_fence(&self.seat))
+    }
+
     /// Replaces each value by its reduction over all ranks; every rank gives as many values, all
     /// `u64`, `i64` or `f64`.
     ///

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
 use super::JobState;
+use super::fence_of_all::FenceOfAll;
 use crate::endpoint::{Engine, StreamId};
 use crate::engine::contribution::Contributors;
 use crate::error::{Error, Result};
@@ -131,16 +132,15 @@ pub(crate) struct Parked {
     /// Numbers of the steps whose calls at the end are due.
     due: VecDeque<u64>,
     barriers: HashMap<usize, Ticket>,
-    /// The fence of all streams, and whether it is over.
-    of_all: Option<(Fence, bool)>,
+    pub(super) of_all: Option<FenceOfAll>,
 }
 
 impl Parked {
     /// Goes on with all that is under way, whoever waits for it.
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) {
-        if let Some((fence, is_over)) = &mut self.of_all {
-            *is_over = *is_over || engine.poll_fence(fence);
+        if let Some(fence) = &mut self.of_all {
+            fence.poll(engine);
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
@@ -269,22 +269,13 @@ impl Parked {
 }
 
 impl JobState {
-    /// Begins a fence of all streams, or goes on with one that gave way; whether it is over.
-    pub fn fence_all(&mut self) -> bool {
-        let (fence, is_over) = self.parked.of_all.get_or_insert_default();
-        if !*is_over && !self.engine.poll_fence(fence) {
-            return false;
-        }
-        self.parked.of_all = None;
-        true
-    }
-
     /// Begins the end of a step of a stream; its number. A call that waits goes on with one of its
     /// kind that gave way.
     ///
     /// # Errors
     /// [`Error::Misuse`] where another is under way.
     pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<u64> {
+        self.check_not_fencing(&end.to_string())?;
         let (state, out, _) = self.engine.stream_mut(id)?;
         let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
         self.parked.endings.retain(|of| !is_told(of));

@@ -5,8 +5,10 @@
 //! When it outgrows that, it moves into the longest that runs have while there is plenty of
 //! memory, and else into one of twice the length. Where no frame can be had, one of the longest
 //! runs leaves, so that all targets have about as much: `open` has runs by the class of their
-//! frames. Two targets that share a slot take turns: each closes the run of the other. Where that
-//! happens much the table doubles its slots, until short frames would use up what they may.
+//! frames, and the fullest of a few of a class is taken. What is in a run changes with each push,
+//! for which no order of them is kept. Two targets that share a slot take turns: each closes the run
+//! of the other. Where that happens much the table doubles its slots, until short frames would use
+//! up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
@@ -55,6 +57,9 @@ const EMPTY: Slot = Slot {
 /// What a slot takes, with what was last seen of its run.
 const SLOT_BYTES: usize = size_of::<Slot>() + size_of::<u16>();
 
+/// Runs of a class that are looked at for the fullest.
+const LOOKED_AT: usize = 8;
+
 /// Slots of a new table.
 const FIRST_SLOTS: usize = 16;
 
@@ -74,8 +79,10 @@ pub(crate) struct RunTable {
     run_bytes: usize,
     /// Slots of open runs, by the class of their frames.
     open: Vec<Vec<u16>>,
-    /// Which of a class left last to make room.
+    /// Where of a class the search for the fullest has ended.
     hand: usize,
+    /// A run was to make room, and none has left since.
+    is_awaited: bool,
 }
 
 impl RunTable {
@@ -99,6 +106,7 @@ impl RunTable {
             frames,
             run_bytes,
             hand: 0,
+            is_awaited: false,
         }
     }
 
@@ -211,7 +219,7 @@ impl RunTable {
             return Err(if is_longest {
                 index
             } else {
-                self.one_of(longest)
+                self.fullest_of(longest)
             });
         };
         let mut count = 1;
@@ -247,10 +255,18 @@ impl RunTable {
         self.open.iter().rposition(is_open).unwrap_or(0)
     }
 
-    /// The slot of a run of a class, another one each time.
-    fn one_of(&mut self, class: usize) -> usize {
-        self.hand = (self.hand + 1) % self.open[class].len();
-        usize::from(self.open[class][self.hand])
+    /// The slot of the fullest run of a class; of many, of the next few, so that each has its turn.
+    /// Where the last one could not leave, of the next one: others need not wait for its target.
+    fn fullest_of(&mut self, class: usize) -> usize {
+        let open = &self.open[class];
+        let looked_at = match std::mem::replace(&mut self.is_awaited, true) {
+            true => 1,
+            false => LOOKED_AT.min(open.len()),
+        };
+        let next = (0..looked_at).map(|at| open[(self.hand + at) % open.len()]);
+        let fullest = next.max_by_key(|&index| self.slots[usize::from(index)].used);
+        self.hand = (self.hand + looked_at) % open.len();
+        usize::from(fullest.expect("there is an open run of the class"))
     }
 
     /// An open run is no more in the list of its class.
@@ -330,6 +346,7 @@ impl RunTable {
     pub fn close(&mut self, index: usize) {
         let slot = std::mem::replace(&mut self.slots[index], EMPTY);
         self.refused = None;
+        self.is_awaited = false;
         self.looked_at[index] = 0;
         self.frames.give_back(slot.start, self.class_of(&slot));
         self.unlist(&slot);
@@ -496,6 +513,47 @@ mod tests {
                 "{mean} items for {targets} targets, not {wanted}"
             );
         }
+    }
+
+    /// A table without any memory left, and its runs of the longest class: targets, and bytes.
+    fn full_table() -> (RunTable, Vec<(u32, u16)>) {
+        let mut table = RunTable::new(64, 1024, 64 << 10);
+        let targets = 0..LOOKED_AT as u32;
+        for target in targets.clone() {
+            for _ in 0..(520 + (target as usize * 37) % 400) / 8 {
+                table.push(target, 8).expect("there is memory");
+            }
+        }
+        use_up(&mut table);
+        let runs = targets.map(|target| (target, table.slots[table.index_of(target)].used));
+        let runs = runs.collect();
+        (table, runs)
+    }
+
+    /// Takes all memory that is free.
+    fn use_up(table: &mut RunTable) {
+        while table.frames.take(0).is_some() {}
+    }
+
+    #[test]
+    fn the_fullest_run_makes_room() {
+        let (mut table, mut runs) = full_table();
+        while !runs.is_empty() {
+            let index = table.push(63, 8).expect_err("its memory is taken");
+            let &(fullest, _) = runs.iter().max_by_key(|(_, used)| used).expect("runs");
+            assert_eq!(table.slots[index].target, fullest, "of {runs:?}");
+            table.close(index);
+            use_up(&mut table);
+            runs.retain(|(target, _)| *target != fullest);
+        }
+    }
+
+    #[test]
+    fn others_make_room_where_the_fullest_run_cannot_leave() {
+        let (mut table, runs) = full_table();
+        let refused = |_| table.push(63, 8).expect_err("its memory is taken");
+        let tried: std::collections::HashSet<usize> = (0..=runs.len()).map(refused).collect();
+        assert_eq!(tried.len(), runs.len());
     }
 
     #[test]

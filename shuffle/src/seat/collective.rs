@@ -4,6 +4,7 @@ use super::Seating;
 use super::calls::check_undelivered;
 use crate::endpoint::Channel;
 use crate::error::{Error, Result};
+use crate::job::{JobState, Way};
 use crate::terminate::collective::Operation;
 use crate::terminate::reduce::{Number, Reduce};
 use trihop_transport::topology::Rank;
@@ -31,12 +32,36 @@ pub(super) fn collective(
 pub(crate) fn fence(seat: &impl Seating) -> Result<()> {
     let what = "a fence of all streams";
     seat.may_wait(what)?;
-    seat.with(what, |job| {
-        let mut streams = job.engine.open_streams();
-        streams.try_for_each(|(_, out)| out.check_no_step(what))
-    })?;
-    seat.wait(what, |job| {
-        if job.fence_all() {
+    seat.with(what, |job| job.begin_fence(Way::Waited))?;
+    wait_for_fence(seat)
+}
+
+/// See [`crate::Job::start_fence`].
+pub(crate) fn start_fence(seat: &impl Seating) -> Result<()> {
+    seat.with("a fence of all streams", |job| {
+        job.begin_fence(Way::Started)
+    })
+}
+
+/// See [`crate::Job::test_fence`].
+pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
+    let what = "a test of the fence of all streams";
+    let has_moved = seat.progress(what)?;
+    let is_over = seat.with(what, JobState::is_fence_over)?;
+    match is_over {
+        // What others wait for leaves now: the caller may not come back for long.
+        true => drop(seat.progress(what)?),
+        false if has_moved => {}
+        // Who asks in a loop lets others run, of whom there may be more than cores.
+        false => std::thread::yield_now(),
+    }
+    Ok(is_over)
+}
+
+/// See [`crate::Job::wait_fence`].
+pub(crate) fn wait_for_fence(seat: &impl Seating) -> Result<()> {
+    seat.wait("a fence of all streams", |job| {
+        if job.is_fence_over()? {
             return Ok(Some(()));
         }
         let mut streams = job.engine.open_streams();

@@ -315,6 +315,34 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
     }
 }
 
+/// As `trihop_stream_broadcast`, but where there is no room now it fails with
+/// `TRIHOP_ERR_WOULD_BLOCK`, and no rank gets it. Inside a handler of an inline job it is
+/// `trihop_stream_broadcast`, which does not wait there either.
+///
+/// Threads: as `trihop_stream_try_send`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_try_broadcast(
+    stream: *const trihop_stream_t,
+    kind: u32,
+    bytes: *const c_void,
+    length: usize,
+    to: i32,
+) -> trihop_status_t {
+    // SAFETY: as for `trihop_stream_send`.
+    unsafe {
+        with_bytes(
+            stream,
+            "bytes",
+            bytes,
+            |_| length,
+            |stream, bytes| {
+                let to = trihop_broadcast_t::parse(to)?;
+                send_by!(stream, try_broadcast or broadcast(kind, bytes, to))
+            },
+        )
+    }
+}
+
 /// So many contributors of the step that has begun have sent what they have to send. Once all of
 /// this rank are done, or all of all ranks, sends of the program fail with `TRIHOP_ERR_MISUSE`
 /// until the step is over, as this does without a step, or for more than there are (where those

@@ -18,7 +18,8 @@ const CHANNEL: u16 = 1;
 /// What a program does, one after the other.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// Sends to this rank, whose handler sends on, so many times, each to the next rank.
+    /// Sends to this rank, whose handler sends on, so many times, each to the next rank on the next
+    /// stream.
     Send(usize, u32),
     Done(u64),
 }
@@ -37,11 +38,17 @@ struct Member {
     ending: Ending,
     contribution: Contribution,
     collectives: Collectives,
+    streams: Vec<Stream>,
+    is_over: bool,
+}
+
+/// What a rank knows of a stream.
+#[derive(Debug, Clone, Default)]
+struct Stream {
     sent: u64,
     /// Has come, and is not handled.
-    arrived: VecDeque<(usize, u32)>,
+    arrived: VecDeque<u32>,
     delivered: u64,
-    is_over: bool,
 }
 
 /// What a fence counts of a member.
@@ -49,11 +56,13 @@ struct Seen<'a>(&'a Member);
 
 impl Counted for Seen<'_> {
     fn is_quiet(&self) -> bool {
-        self.0.arrived.is_empty()
+        self.0.streams.iter().all(|of| of.arrived.is_empty())
     }
 
     fn counts(&self) -> (u64, u64) {
-        (self.0.sent, self.0.delivered)
+        let streams = || self.0.streams.iter();
+        let sent = streams().map(|of| of.sent).sum();
+        (sent, streams().map(|of| of.delivered).sum())
     }
 
     fn hurry(&mut self) {}
@@ -64,7 +73,7 @@ impl Counted for Seen<'_> {
 #[derive(Debug, Clone)]
 struct World {
     members: Vec<Member>,
-    /// By sender and receiver.
+    /// By stream, sender and receiver.
     messages: Vec<VecDeque<u32>>,
     news: Vec<VecDeque<Outgoing>>,
 }
@@ -72,14 +81,23 @@ struct World {
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Act(usize),
-    Arrive(usize, usize),
-    Handle(usize),
+    Arrive { edge: usize },
+    Handle(usize, usize),
     News(usize, usize),
     Look(usize),
 }
 
 impl World {
     fn new(acts: [&[Act]; RANKS], contributors: Option<[Contributors; RANKS]>) -> Self {
+        Self::of(1, acts, contributors)
+    }
+
+    /// A job of so many streams, which end together.
+    fn of(
+        streams: usize,
+        acts: [&[Act]; RANKS],
+        contributors: Option<[Contributors; RANKS]>,
+    ) -> Self {
         let member = |(rank, acts): (usize, &[Act])| {
             let topology = Topology::from_node_sizes(&[RANKS as u32], Rank(rank as u32)).unwrap();
             let mut collectives = Collectives::new(&topology);
@@ -90,24 +108,23 @@ impl World {
                 ending: step.map_or(Ending::None, Ending::Step),
                 contribution: of.map_or(Contribution::None, Contribution::new),
                 collectives,
-                sent: 0,
-                arrived: VecDeque::new(),
-                delivered: 0,
+                streams: vec![Stream::default(); streams],
                 is_over: false,
             }
         };
         let mut world = Self {
             members: acts.into_iter().enumerate().map(member).collect(),
-            messages: vec![VecDeque::new(); RANKS * RANKS],
+            messages: vec![VecDeque::new(); streams * RANKS * RANKS],
             news: vec![VecDeque::new(); RANKS * RANKS],
         };
         (0..RANKS).for_each(|rank| world.let_out(rank));
         world
     }
 
-    fn send(&mut self, from: usize, to: usize, on: u32) {
-        self.members[from].sent += 1;
-        self.messages[from * RANKS + to].push_back(on);
+    fn send(&mut self, stream: usize, from: usize, to: usize, on: u32) {
+        let stream = stream % self.members[from].streams.len();
+        self.members[from].streams[stream].sent += 1;
+        self.messages[(stream * RANKS + from) * RANKS + to].push_back(on);
     }
 
     /// Messages of collectives go to their edges.
@@ -146,7 +163,9 @@ impl World {
     fn check_all_is_done(&self) {
         for member in &self.members {
             assert!(member.acts.is_empty(), "somebody still sends: {self:#?}");
-            assert!(member.arrived.is_empty(), "not handled: {self:#?}");
+            let mut streams = member.streams.iter();
+            let is_handled = streams.all(|of| of.arrived.is_empty());
+            assert!(is_handled, "not handled: {self:#?}");
         }
         assert!(
             self.messages.iter().all(VecDeque::is_empty),
@@ -170,33 +189,38 @@ impl Explored for World {
         let mut choices = Vec::new();
         for (rank, member) in self.members.iter().enumerate() {
             choices.extend((!member.acts.is_empty()).then_some(Choice::Act(rank)));
-            choices.extend((!member.arrived.is_empty()).then_some(Choice::Handle(rank)));
+            for (stream, of) in member.streams.iter().enumerate() {
+                choices.extend((!of.arrived.is_empty()).then_some(Choice::Handle(rank, stream)));
+            }
             choices.extend((!member.is_over).then_some(Choice::Look(rank)));
             for to in 0..RANKS {
                 let edge = rank * RANKS + to;
-                let (message, news) = (&self.messages[edge], &self.news[edge]);
-                choices.extend((!message.is_empty()).then_some(Choice::Arrive(rank, to)));
-                choices.extend((!news.is_empty()).then_some(Choice::News(rank, to)));
+                choices.extend((!self.news[edge].is_empty()).then_some(Choice::News(rank, to)));
             }
         }
+        let messages = self.messages.iter().enumerate();
+        let under_way = messages.filter(|(_, messages)| !messages.is_empty());
+        choices.extend(under_way.map(|(edge, _)| Choice::Arrive { edge }));
         choices
     }
 
     fn take(&mut self, choice: Choice) {
         match choice {
             Choice::Act(rank) => match self.members[rank].acts.pop_front().unwrap() {
-                Act::Send(to, on) => self.send(rank, to, on),
+                Act::Send(to, on) => self.send(0, rank, to, on),
                 Act::Done(count) => self.members[rank].contribution.done(count).unwrap(),
             },
-            Choice::Arrive(from, to) => {
-                let on = self.messages[from * RANKS + to].pop_front().unwrap();
-                self.members[to].arrived.push_back((from, on));
+            Choice::Arrive { edge } => {
+                let on = self.messages[edge].pop_front().unwrap();
+                let (stream, to) = (edge / (RANKS * RANKS), edge % RANKS);
+                self.members[to].streams[stream].arrived.push_back(on);
             }
-            Choice::Handle(rank) => {
-                let (_, on) = self.members[rank].arrived.pop_front().unwrap();
-                self.members[rank].delivered += 1;
+            Choice::Handle(rank, stream) => {
+                let of = &mut self.members[rank].streams[stream];
+                let on = of.arrived.pop_front().unwrap();
+                of.delivered += 1;
                 if on > 0 {
-                    self.send(rank, (rank + 1) % RANKS, on - 1);
+                    self.send(stream + 1, rank, (rank + 1) % RANKS, on - 1);
                 }
             }
             Choice::News(from, to) => {
@@ -232,6 +256,13 @@ fn a_fence_ends_when_all_is_handled_and_not_before() {
         None,
     ));
     eprintln!("{states} states");
+}
+
+/// As the fence of a job, whose handlers send on other streams than they hear.
+#[test]
+fn a_fence_of_two_streams_ends_when_all_is_handled_and_not_before() {
+    let acts: [&[Act]; RANKS] = [&[Act::Send(1, 2)], &[Act::Send(0, 0)], &[]];
+    eprintln!("{} states", explore(World::of(2, acts, None)));
 }
 
 #[test]
