@@ -150,8 +150,8 @@ impl Job {
     }
 
     /// Opens a stream of items, which `dtype` describes: whatever numpy takes for a type of one
-    /// size, structures and rows included, of some 16 KB at most. `held_bytes` is how much may wait
-    /// here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
+    /// size, structures and rows included, of `max_message_bytes` at most. `held_bytes` is how much
+    /// may wait here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
     #[pyo3(signature = (name, dtype, *, held_bytes=HELD_BYTES, **options))]
     fn stream(
         &self,

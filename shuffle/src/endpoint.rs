@@ -11,6 +11,7 @@ mod sizes;
 pub(crate) use agreed::Agreed;
 pub(crate) use collectives::Channel;
 pub(crate) use need::Need;
+use sizes::check_item;
 pub(crate) use sizes::{StreamSizes, check_memory, is_on_demand};
 
 use std::cell::Cell;
@@ -300,7 +301,7 @@ impl Engine {
             return Err(Error::config("route", why));
         }
         let stream_sizes = StreamSizes::new(&self.topology, &route, options);
-        stream_sizes.check_item(item_bytes, &self.topology, &route, options)?;
+        check_item(item_bytes, options)?;
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self

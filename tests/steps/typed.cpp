@@ -155,6 +155,27 @@ void handlers(trihop::Job &job) {
     moved.fence();
 }
 
+/* Items longer than any frame of a queue. */
+void long_items(trihop::Job &job) {
+    struct Page {
+        std::uint64_t number;
+        unsigned char bytes[100'000];
+    };
+    std::uint64_t pages = 0, wrong = 0;
+    trihop::Stream<Page> stream(job, "pages", [&](const Page &page, std::uint32_t source) {
+        pages++;
+        wrong += page.number != source || page.bytes[0] != source || page.bytes[99'999] != source;
+    });
+    auto page = std::make_unique<Page>();
+    page->number = job.rank();
+    std::memset(page->bytes, static_cast<int>(job.rank()), sizeof page->bytes);
+    for (std::uint32_t target = 0; target < job.size(); target++)
+        stream.push(target, *page);
+    stream.broadcast(*page);
+    stream.fence();
+    EXPECT(pages == 2 * std::uint64_t{job.size()} && wrong == 0);
+}
+
 void records(trihop::Job &job) {
     std::size_t bytes = 0, echoes = 0;
     const std::string text(100'000, 'x');
@@ -517,6 +538,7 @@ int main(int argc, char **argv) {
         trihop::Job job(is_inline ? trihop::Seat::Inline : trihop::Seat::Threaded, trihop::Options().set("linger_us", "100"));
         handlers(job);
         records(job);
+        long_items(job);
         exceptions(job);
         chains(job, is_inline);
         left_streams(job);

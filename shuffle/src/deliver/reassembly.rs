@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use trihop_transport::protocol::wire::{
-    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, run_flags,
+    BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, RunHeader, align8,
+    run_flags,
 };
 use zerocopy::FromBytes;
 
@@ -16,7 +17,31 @@ pub(crate) struct Partial {
     pub source: u32,
     pub kind: u32,
     pub total: usize,
+    /// Bytes that are kept free before the record.
+    head: usize,
     pub bytes: Vec<u8>,
+}
+
+impl Partial {
+    /// The record as a run with one item, on a stream of items; `None` where it is longer than a
+    /// run can say.
+    pub fn into_run(mut self, target: u32) -> Option<Vec<u8>> {
+        debug_assert_eq!(
+            self.head, RUN_HEADER_BYTES,
+            "no room was kept for the header"
+        );
+        let length = align8(self.bytes.len());
+        u32::try_from(length).ok()?;
+        self.bytes.resize(length, 0);
+        let header = RunHeader {
+            target,
+            source: self.source,
+            count: 1,
+            flags: 0,
+        };
+        header.write(length, &mut self.bytes);
+        Some(self.bytes)
+    }
 }
 
 /// What a fragment does to its input's partial record.
@@ -68,8 +93,8 @@ impl Reassembly {
         self.partials.get(&input).map_or(0, |p| p.total)
     }
 
-    /// Takes one fragment.
-    pub fn add(&mut self, input: Input, run: &Run<'_>) -> Result<Assembled, BadRun> {
+    /// Takes one fragment. Of a record that begins, `head` bytes are kept free before it.
+    pub fn add(&mut self, input: Input, run: &Run<'_>, head: usize) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
         if run.header.flags == run_flags::FIRST {
             if self.partials.contains_key(&input) {
@@ -84,15 +109,18 @@ impl Reassembly {
             if self.reserved_bytes > 0 && self.reserved_bytes + total > self.limit_bytes {
                 return Ok(Assembled::Later);
             }
-            let bytes = self
-                .spare
-                .take(total)
-                .map_err(|_| BadRun::NoMemory(total))?;
+            let room = match head {
+                0 => total,
+                _ => head + align8(total),
+            };
+            let mut bytes = self.spare.take(room).map_err(|_| BadRun::NoMemory(room))?;
             self.reserved_bytes += bytes_of(&bytes);
+            bytes.resize(head, 0);
             let partial = Partial {
                 source: run.header.source,
                 kind: header.kind.get(),
                 total,
+                head,
                 bytes,
             };
             self.partials.insert(input, partial);
@@ -106,12 +134,12 @@ impl Reassembly {
         if partial.source != run.header.source {
             return Err(BadRun::Fragment("fragments of two sources"));
         }
-        let missing = partial.total - partial.bytes.len();
+        let missing = partial.head + partial.total - partial.bytes.len();
         partial
             .bytes
             .extend_from_slice(&payload[..payload.len().min(missing)]);
         let last = run.header.flags == run_flags::LAST;
-        match (partial.bytes.len() == partial.total, last) {
+        match (partial.bytes.len() == partial.head + partial.total, last) {
             (true, true) => {
                 let whole = self.partials.remove(&input).expect("found above");
                 self.reserved_bytes -= bytes_of(&whole.bytes);
@@ -128,13 +156,15 @@ impl Reassembly {
     }
 }
 
+/// Longest item: as a run with its header it has a length of 32 bits.
+pub(crate) const LONGEST_ITEM: usize = (u32::MAX as usize & !7) - RUN_HEADER_BYTES;
+
 /// Smallest frame that can carry a fragment of at least 8 bytes.
 pub(crate) const MIN_FRAGMENT_FRAME: usize = RUN_HEADER_BYTES + FRAGMENT_HEADER_BYTES + 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trihop_transport::protocol::wire::RunHeader;
 
     fn fragment(flags: u16, source: u32, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; RUN_HEADER_BYTES];
@@ -153,7 +183,7 @@ mod tests {
 
     fn add(reassembly: &mut Reassembly, input: u32, frame: &[u8]) -> Result<Assembled, BadRun> {
         let (run, _) = Run::split(frame, 10).unwrap();
-        reassembly.add(Input(input), &run)
+        reassembly.add(Input(input), &run, 0)
     }
 
     fn first(total: u64, data: &[u8]) -> Vec<u8> {
@@ -181,6 +211,31 @@ mod tests {
             }
             _ => panic!("not whole"),
         }
+        assert_eq!(reassembly.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn fragments_of_an_item_become_a_run() {
+        let mut reassembly = Reassembly::new(100, 1000);
+        let mut add = |frame: &[u8]| {
+            let (run, _) = Run::split(frame, 10).unwrap();
+            reassembly.add(Input(0), &run, RUN_HEADER_BYTES).unwrap()
+        };
+        assert!(matches!(add(&first(13, b"01234567")), Assembled::Growing));
+        let Assembled::Whole(item) = add(&fragment(run_flags::LAST, 3, b"89abc")) else {
+            panic!("not whole");
+        };
+        assert_eq!((item.kind, item.total), (5, 13));
+        let frame = item.into_run(7).unwrap();
+        let (run, rest) = Run::split(&frame, 10).unwrap();
+        assert_eq!((run.header.target, run.header.source), (7, 3));
+        assert_eq!((run.header.count, rest.len()), (1, 0));
+        assert_eq!(
+            crate::deliver::items_of(&run, 13).unwrap(),
+            b"0123456789abc"
+        );
+        assert!(crate::deliver::items_of(&run, 17).is_err());
+        reassembly.give_back(frame);
         assert_eq!(reassembly.reserved_bytes(), 0);
     }
 

@@ -5,7 +5,7 @@ use trihop_transport::protocol::wire::BATCH_HEADER_BYTES;
 use trihop_transport::topology::Topology;
 
 use crate::config::{Shares, StreamOptions};
-use crate::deliver::MIN_FRAGMENT_FRAME;
+use crate::deliver::{LONGEST_ITEM, MIN_FRAGMENT_FRAME};
 use crate::engine::outbound::batch_buffer_bytes;
 use crate::error::{Error, Result};
 use crate::queue::limits::StageOptions;
@@ -82,48 +82,21 @@ impl StreamSizes {
     }
 }
 
-impl StreamSizes {
-    /// Refuses items of which not one fits a frame: runs of items are delivered as they lie there,
-    /// and a long record's fragments are of one record.
-    ///
-    /// # Errors
-    /// [`Error::Config`] with the option that makes frames longer, its value here and the least
-    /// that would do.
-    pub fn check_item(
-        &self,
-        item_bytes: usize,
-        topology: &Topology,
-        route: &JobRoute,
-        options: &StreamOptions,
-    ) -> Result<()> {
-        let largest = self.frame_bytes - ITEM_FRAME_BYTES;
-        if item_bytes <= largest {
-            return Ok(());
-        }
-        let refuse = |key: &str, remedy: String| {
-            let why = format!(
-                "an item of {item_bytes} bytes is above {largest}, the most that a frame takes; {remedy}"
-            );
-            Err(Error::config(key, why))
-        };
-        if item_bytes > MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES {
-            let most = MAX_LANE_BYTES as usize / 4 - ITEM_FRAME_BYTES;
-            let remedy =
-                format!("no options make that more than {most}: send records of a shuffle instead");
-            return refuse("item_bytes", remedy);
-        }
-        let frame = item_bytes.next_multiple_of(8) + ITEM_FRAME_BYTES;
-        let (ranks, links) = (topology.most_local() as usize, route.most_links() as usize);
-        let lanes = (4 * frame).next_power_of_two() * most_lanes(topology, route);
-        let batches = (frame + BATCH_HEADER_BYTES).next_power_of_two() * BUFFERS_PER_LINK * links;
-        let least = Shares::whole("lane_budget_bytes", lanes)
-            .max(Shares::whole("send_pool_bytes", batches));
-        let remedy = format!(
-            "memory_bytes is {} for {ranks} ranks of a node and {links} links: make it {least}",
-            options.memory_bytes
-        );
-        refuse("memory_bytes", remedy)
+/// Refuses items that no message may be as long as.
+///
+/// # Errors
+/// [`Error::Config`] with the option that allows them.
+pub(super) fn check_item(item_bytes: usize, options: &StreamOptions) -> Result<()> {
+    if item_bytes > LONGEST_ITEM {
+        let why = format!("an item of {item_bytes} bytes is above {LONGEST_ITEM}");
+        return Err(Error::config("item_bytes", why));
     }
+    let most = options.max_message_bytes;
+    if item_bytes > most {
+        let why = format!("{most} is below the {item_bytes} bytes of an item of the stream");
+        return Err(Error::config("max_message_bytes", why));
+    }
+    Ok(())
 }
 
 /// Whether a stream has so many links that these have no receive slots of their own, and share
@@ -137,9 +110,6 @@ pub(crate) fn is_on_demand(route: &JobRoute, options: &StreamOptions, receives: 
 fn most_lanes(topology: &Topology, route: &JobRoute) -> usize {
     route.lanes_per_rank() as usize * topology.most_places() as usize
 }
-
-/// What a frame holds beside an item, headers and rounding included.
-const ITEM_FRAME_BYTES: usize = 64;
 
 /// Longest lane of a stream.
 const MAX_LANE_BYTES: u32 = 64 << 10;
@@ -185,64 +155,23 @@ mod tests {
     use super::*;
     use crate::route::RouteName;
 
-    /// The error for such items, and the options with what it advises.
-    fn refused(
-        sizes: &[u32],
-        options: &StreamOptions,
-        item_bytes: usize,
-    ) -> Option<(String, StreamOptions)> {
-        let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
-        let route = JobRoute::new(RouteName::default(), &topology).unwrap();
-        let stream_sizes = StreamSizes::new(&topology, &route, options);
-        let error = stream_sizes
-            .check_item(item_bytes, &topology, &route, options)
-            .err()?
-            .to_string();
-        let mut advised = options.clone();
-        if let Some((text, value)) = error.rsplit_once("make it ") {
-            assert!(text.starts_with("option memory_bytes: "), "{error}");
-            advised.memory_bytes = value.parse().unwrap();
-        }
-        advised.check().unwrap();
-        Some((error, advised))
-    }
-
     #[test]
-    fn an_item_longer_than_a_frame_names_the_option_that_helps() {
-        let defaults = StreamOptions::default();
-        assert!(refused(&[4; 2], &defaults, 16320).is_none());
-        let (text, _) = refused(&[4; 2], &defaults, 16321).unwrap();
+    fn an_item_that_no_message_may_be_as_long_as_names_the_option() {
+        let mut options = StreamOptions::default();
+        let most = options.max_message_bytes;
+        assert!(check_item(most, &options).is_ok());
+        let text = check_item(most + 1, &options).unwrap_err().to_string();
         assert!(
-            text.contains("16321 bytes is above 16320") && text.contains("records of a shuffle"),
+            text.starts_with("option max_message_bytes: 67108864 is below the 67108865 bytes"),
             "{text}"
         );
-        // 64 ranks on a node have lanes of 16 KiB, and 500 links of one rank have short batches.
-        for sizes in [&[64; 200][..], &[1; 500]] {
-            let (text, advised) = refused(sizes, &defaults, 5000).unwrap();
-            assert!(
-                text.starts_with("option memory_bytes: ") && text.contains("33554432"),
-                "{text}"
-            );
-            assert!(refused(sizes, &advised, 5000).is_none());
-        }
-    }
-
-    #[test]
-    fn what_is_advised_for_long_items_is_enough() {
-        let tiny = StreamOptions {
-            memory_bytes: 256 << 10,
-            ..StreamOptions::default()
-        };
-        for sizes in [&[1u32][..], &[7], &[3, 9], &[1; 40]] {
-            for item_bytes in [100, 200, 961, 1000, 4032, 4033, 8000, 16319, 16320] {
-                if let Some((text, advised)) = refused(sizes, &tiny, item_bytes) {
-                    assert!(
-                        refused(sizes, &advised, item_bytes).is_none(),
-                        "{item_bytes} on {sizes:?}: {text}"
-                    );
-                }
-            }
-        }
+        options.max_message_bytes = u32::MAX as usize;
+        assert!(check_item(LONGEST_ITEM, &options).is_ok());
+        let text = check_item(LONGEST_ITEM + 1, &options).unwrap_err();
+        assert!(
+            text.to_string().starts_with("option item_bytes: "),
+            "{text}"
+        );
     }
 
     #[test]

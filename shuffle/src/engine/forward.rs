@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trihop_transport::protocol::wire::{BadRun, Run, RunHeader, run_flags};
+use trihop_transport::protocol::wire::{BadRun, RUN_HEADER_BYTES, Run, RunHeader, run_flags};
 use trihop_transport::topology::{Rank, Topology};
 
 use super::broadcasts::Copying;
@@ -211,9 +211,22 @@ impl<H: Handlers> Forwarding<'_, H> {
             }
             return Ok(true);
         }
-        match self.reassembly.add(input, run)? {
+        let head = match self.outs[self.own].item_bytes() {
+            0 => 0,
+            _ => RUN_HEADER_BYTES,
+        };
+        match self.reassembly.add(input, run, head)? {
             Assembled::Growing => Ok(true),
             Assembled::Later => Ok(false),
+            // A long item is a run of its own, as all others.
+            Assembled::Whole(item) if head > 0 => {
+                let frame = item.into_run(run.header.target);
+                let frame = frame.ok_or(BadRun::Fragment("an item longer than a run can be"))?;
+                let (run, _) = Run::split(&frame, self.outs[self.own].size())?;
+                self.hand_over(Delivery::Run(run), 0, 1)?;
+                self.reassembly.give_back(frame);
+                Ok(true)
+            }
             Assembled::Whole(record) => {
                 let (source, kind) = (record.source, record.kind);
                 let delivery = Delivery::Record {

@@ -25,6 +25,7 @@ use super::contribution::Contribution;
 use super::long::{LongRecords, Targets};
 use super::queues::Queues;
 use crate::config::StreamOptions;
+use crate::deliver::LONGEST_ITEM;
 use crate::error::{Error, Result};
 use crate::queue::Input;
 use crate::queue::audience::BroadcastTo;
@@ -192,7 +193,7 @@ impl Outbound {
     /// # Errors
     /// [`Error::Config`]: none, or more than a frame takes.
     pub fn resize_items(&mut self, item_bytes: usize) -> Result<()> {
-        let largest = (self.frame_bytes & !7) - RUN_HEADER_BYTES;
+        let largest = self.max_message_bytes.min(LONGEST_ITEM);
         if !(1..=largest).contains(&item_bytes) {
             let why = format!("an item of {item_bytes} bytes: it is 1 to {largest} on this stream");
             return Err(Error::config("item_bytes", why));
@@ -457,11 +458,24 @@ impl Outbound {
             self.space_in_run(target, item.len())?.copy_from_slice(item);
         } else {
             self.make_way(target)?;
-            // Items fit a frame: `Engine::plan` saw to that.
-            self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
+            if RUN_HEADER_BYTES + align8(item.len()) <= self.frame_bytes {
+                self.push_alone(target, item.len(), |space| space.copy_from_slice(item))?;
+            } else {
+                self.accept_long(target, 0, item)?;
+            }
         }
         self.note_sent(item.len());
         Ok(())
+    }
+
+    /// What fits no frame.
+    fn accept_long(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
+        self.waits_since = self.sent;
+        let targets = Targets::one(target);
+        match self.long.send(&mut self.queues, targets, kind, payload)? {
+            true => Ok(()),
+            false => self.refused(),
+        }
     }
 
     fn accept(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
@@ -473,11 +487,7 @@ impl Outbound {
             if RUN_HEADER_BYTES + bytes <= self.frame_bytes {
                 self.push_alone(target, bytes, |space| write_record(space, kind, payload))?;
             } else {
-                self.waits_since = self.sent;
-                let targets = Targets::one(target);
-                if !self.long.send(&mut self.queues, targets, kind, payload)? {
-                    return self.refused();
-                }
+                self.accept_long(target, kind, payload)?;
             }
         }
         self.note_sent(payload.len());

@@ -89,7 +89,8 @@ pub(crate) fn broadcast<S: Seating>(
     )
 }
 
-fn try_broadcast<S: Seating>(
+/// As [`broadcast`], where there is room now.
+pub(crate) fn try_broadcast<S: Seating>(
     handle: &Handle<S>,
     kind: u32,
     bytes: &[u8],

@@ -643,7 +643,9 @@ mod tests {
         assert_eq!(step(&mut bytes, &[[1, 2, 3]; 10_000]).len(), 10_000);
         let mut long = bytes.reset_as::<[u64; 1000]>().unwrap();
         assert_eq!(step(&mut long, &[[7; 1000]; 10]), [[7; 1000]; 10]);
-        let words = long.reset_as::<u64>().unwrap();
+        let mut longer = long.reset_as::<[u64; 5000]>().unwrap();
+        assert_eq!(step(&mut longer, &[[8; 5000]; 10]), [[8; 5000]; 10]);
+        let words = longer.reset_as::<u64>().unwrap();
         let refused = words.reset_as::<u32>().map(drop);
         assert!(matches!(refused, Err(Error::Misuse { .. })));
 
@@ -664,7 +666,7 @@ mod tests {
         let stream = job.untyped("sizes", 8).open().unwrap();
         let mut conveyor = UntypedConveyor::over(stream).unwrap();
         while conveyor.advance(true).unwrap() {}
-        for impossible in [0, 1 << 20] {
+        for impossible in [0, (64 << 20) + 1] {
             let refused = conveyor.reset_to(impossible);
             assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
         }

@@ -17,8 +17,8 @@ use crate::queue::runs::Stop;
 use crate::seat::{Handle, Inline, Seat, Seating};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for
-/// everything that qualifies. An item fits a frame: 16,320 bytes at most, less where lanes or
-/// batches are short. Opening says so where it does not.
+/// everything that qualifies. An item of more than a frame (16,320 bytes with few ranks of a node)
+/// travels in fragments; none has more than `max_message_bytes`.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Item for T {}

@@ -4,7 +4,7 @@
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
-use super::broadcast::broadcast;
+use super::broadcast::{broadcast, try_broadcast};
 use super::reservation::{reserve, zeroed};
 use super::shuffle::each_message;
 use super::stream::{extend, push, try_push};
@@ -468,6 +468,15 @@ impl<S: Seat> Untyped<S> {
     pub fn broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
         check_either(self.item_bytes, kind, bytes)?;
         broadcast(&self.handle, kind, bytes, to)
+    }
+
+    /// As [`crate::Shuffle::try_broadcast`]; `kind` is 0 for an item.
+    ///
+    /// # Errors
+    /// As that; an item of another size, or with a kind.
+    pub fn try_broadcast(&self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
+        check_either(self.item_bytes, kind, bytes)?;
+        try_broadcast(&self.handle, kind, bytes, to)
     }
 
     /// One round of progress, then each record, or run of items, that waits is handed to `take`;

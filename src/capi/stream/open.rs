@@ -20,9 +20,8 @@ use crate::capi::status::{Failure, guard, trihop_status_t};
 /// its senders wait. Calls on such a stream that wait (sends, flushes, fences, barriers, its close)
 /// give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
 ///
-/// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-/// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000
-/// with 500 links), both shares of `memory_bytes`. What is longer is sent as a record.
+/// An item has `max_message_bytes` at most. One of more than a frame (16,320 bytes; 4,032 with 64
+/// ranks on a node) travels in fragments, as a long record does.
 ///
 /// Fails on impossible options or sizes, naming the option that admits longer items, and on every
 /// rank with `TRIHOP_ERR_MISMATCH` where they do not agree.

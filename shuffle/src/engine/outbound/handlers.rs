@@ -80,9 +80,11 @@ impl Outbound {
         if item.len() <= self.gathered_bytes {
             self.space_or_spill(target, item.len())?
                 .copy_from_slice(item);
-        } else {
-            // Items fit a frame: `Engine::plan` saw to that.
+        } else if RUN_HEADER_BYTES + align8(item.len()) <= self.frame_bytes {
             self.alone_or_spill(target, item.len(), |space| space.copy_from_slice(item))?;
+        } else {
+            self.make_way_or_spill(target)?;
+            self.long_or_spill(target, 0, item)?;
         }
         self.note_sent(item.len());
         Ok(())
