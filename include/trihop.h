@@ -1262,6 +1262,30 @@ trihop_status_t trihop_barrier(const struct trihop_job_t *job);
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_fence(const struct trihop_job_t *job);
 
+// Starts a fence of all streams, and does not wait: `trihop_test_fence` and `trihop_wait_fence`
+// say when it is over. The program may send meanwhile, which that fence may cover or not. Other
+// collective calls of the job go on beside it, but no step of a stream ends, and the job is not
+// finalized: these fail with `TRIHOP_ERR_MISUSE`, as this does while one is under way, or a step
+// of a stream. Collective; on the inline seat it moves on in the calls that make progress. Not
+// inside a handler.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_start_fence(const struct trihop_job_t *job);
+
+// Makes one round of progress, and stores 1 where the fence that was started is over, else 0.
+// That it is over is said once; without a start it fails with `TRIHOP_ERR_MISUSE`. Streams
+// without a handler are taken from meanwhile: a delivery queue that is full keeps all ranks from
+// the end. Not inside a handler.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_test_fence(const struct trihop_job_t *job, int *is_over);
+
+// Waits until the fence that was started is over; without a start it fails with
+// `TRIHOP_ERR_MISUSE`. Gives way as `trihop_fence` does. Not inside a handler.
+//
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_wait_fence(const struct trihop_job_t *job);
+
 // Replaces each of `count` values by its reduction over all ranks. `reduce` is one of
 // `trihop_reduce_t`. Collective over all ranks, each with as many values; not inside a handler.
 //
@@ -1388,9 +1412,8 @@ int32_t trihop_message_next(const struct trihop_message_t *run, struct trihop_me
 // its senders wait. Calls on such a stream that wait (sends, flushes, fences, barriers, its close)
 // give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
 //
-// An item has at most 16,320 bytes, and less where a quarter of a lane less 64 bytes is less
-// (4,032 with 64 ranks on a node), or half of a link's part of what is for batches (about 4,000
-// with 500 links), both shares of `memory_bytes`. What is longer is sent as a record.
+// An item has `max_message_bytes` at most. One of more than a frame (16,320 bytes; 4,032 with 64
+// ranks on a node) travels in fragments, as a long record does.
 //
 // Fails on impossible options or sizes, naming the option that admits longer items, and on every
 // rank with `TRIHOP_ERR_MISMATCH` where they do not agree.
@@ -1516,6 +1539,17 @@ trihop_status_t trihop_stream_broadcast(const struct trihop_stream_t *stream,
                                         const void *bytes,
                                         size_t length,
                                         int32_t to);
+
+// As `trihop_stream_broadcast`, but where there is no room now it fails with
+// `TRIHOP_ERR_WOULD_BLOCK`, and no rank gets it. Inside a handler of an inline job it is
+// `trihop_stream_broadcast`, which does not wait there either.
+//
+// Threads: as `trihop_stream_try_send`.
+trihop_status_t trihop_stream_try_broadcast(const struct trihop_stream_t *stream,
+                                            uint32_t kind,
+                                            const void *bytes,
+                                            size_t length,
+                                            int32_t to);
 
 // So many contributors of the step that has begun have sent what they have to send. Once all of
 // this rank are done, or all of all ranks, sends of the program fail with `TRIHOP_ERR_MISUSE`
@@ -2005,6 +2039,13 @@ trihop_status_t trihop_array_late(const struct trihop_array_t *array, uint64_t *
 //
 // Threads: any, one fence of an array at a time.
 trihop_status_t trihop_array_fence(const struct trihop_array_t *array);
+
+// Starts a fence, and does not wait: `trihop_array_test` and `trihop_array_wait` say when it is
+// over. Until then only handlers push to the array. Collective over all ranks; not inside a
+// handler.
+//
+// Threads: as `trihop_array_fence`.
+trihop_status_t trihop_array_start_fence(const struct trihop_array_t *array);
 
 // Begins a step of which each element is a contributor, wherever it is by then: a rank without any
 // is done at once. Waits until all ranks do. The step is over when `trihop_array_done` was called
