@@ -11,7 +11,9 @@
  *
  * A handler is called on its rank inside of calls of the comm, by the one thread that made it, one handler at a time; so it
  * needs no lock. It may take the comm as its first argument, as `comm &` or `comm *`, and send on; it may not wait. barrier()
- * returns once nothing is under way on any rank, whatever handlers have sent.
+ * returns once nothing is under way on any rank, whatever handlers have sent. Other ranks may have returned from it before, and
+ * what they send then may be handled here while this rank is still in it: a program that makes something ready for the next
+ * step does so before the barrier, or has a cf_barrier() behind that.
  *
  * Only the arguments and a number travel. Each function that a program sends is known by its type before main; a comm sorts
  * them by name, and checks that all ranks have the same ones. So all ranks run one program.
@@ -71,6 +73,13 @@ struct Function {
     std::uint32_t number = unknown;
 };
 
+/* Of a name, behind others. */
+inline std::uint64_t hash_of(const char *name, std::uint64_t hash = 0xcbf29ce484222325) noexcept {
+    for (; *name != 0; name++)
+        hash = (hash ^ static_cast<unsigned char>(*name)) * 0x100000001b3;
+    return (hash ^ 0xff) * 0x100000001b3;
+}
+
 /* All functions of the program, by number: sorted by the names of their types, which are the same wherever it is loaded. */
 class Functions {
 public:
@@ -99,14 +108,12 @@ private:
         });
         for (std::size_t at = 0; at < functions_.size(); at++) {
             functions_[at]->number = static_cast<std::uint32_t>(at);
-            for (const char *letter = functions_[at]->name; *letter != 0; letter++)
-                hash_ = (hash_ ^ static_cast<unsigned char>(*letter)) * 0x100000001b3;
-            hash_ = (hash_ ^ 0xff) * 0x100000001b3;
+            hash_ = hash_of(functions_[at]->name, hash_);
         }
     }
 
     std::vector<Function *> functions_;
-    std::uint64_t hash_ = 0xcbf29ce484222325;
+    std::uint64_t hash_ = hash_of("");
 };
 
 /* What an argument is while it travels. */
@@ -369,15 +376,10 @@ private:
 
     explicit comm(std::unique_ptr<Job> job) : job_(std::move(job)) {
         const detail::Functions &functions = detail::Functions::all();
-        std::uint64_t least[2] = {functions.hash(), functions.size()}, most[2] = {functions.hash(), functions.size()};
-        job_->allreduce(least, 2, Reduce::Min);
-        job_->allreduce(most, 2, Reduce::Max);
-        if (least[0] != most[0] || least[1] != most[1])
-            throw Error(TRIHOP_ERR_MISMATCH,
-                        "ranks run different programs: this one sends " + std::to_string(functions.size()) +
-                            " functions with the hash " + std::to_string(functions.hash()) + ", others " +
-                            std::to_string(least[1]) + " to " + std::to_string(most[1]) +
-                            ": start one executable on all ranks");
+        if (!all_have(functions.size(), functions.hash()))
+            throw Error(TRIHOP_ERR_MISMATCH, "ranks run different programs: this one sends " + std::to_string(functions.size()) +
+                                                 " functions with the hash " + std::to_string(functions.hash()) +
+                                                 ", and another one others: start one executable on all ranks");
         spare_.reserve(16);
         check(trihop_stream_open_runs(job_->get(), "trihop::async", nullptr, on_run, this, &stream_));
     }
@@ -451,14 +453,22 @@ private:
         to << line.str() << std::flush;
     }
 
+    /* Whether all ranks say the same two numbers. */
+    bool all_have(std::uint64_t first, std::uint64_t second) const {
+        /* The least of each, and of what turns it round. */
+        std::uint64_t numbers[4] = {first, second, ~first, ~second};
+        job_->allreduce(numbers, 4, Reduce::Min);
+        return numbers[0] == ~numbers[2] && numbers[1] == ~numbers[3];
+    }
+
     /* All ranks call it in the same order, and have the same number. */
     std::uint64_t keep(void *address, const std::type_info &type) {
         const std::uint64_t number = objects_.size();
         objects_.push_back({address, &type});
-        if (job_->allreduce(number, Reduce::Min) != number || job_->allreduce(number, Reduce::Max) != number) {
+        if (!all_have(number, detail::hash_of(type.name()))) {
             objects_.pop_back();
-            throw Error(TRIHOP_ERR_MISMATCH, "ranks make objects that handlers find in another order, or not all of them: this "
-                                             "is number " + std::to_string(number) + " here");
+            throw Error(TRIHOP_ERR_MISMATCH, "ranks make objects that handlers find in another order, or of other types, or not "
+                                             "all of them: number " + std::to_string(number) + " is a " + type.name() + " here");
         }
         return number;
     }

@@ -58,7 +58,7 @@ public:
     using local_type = std::unordered_map<Key, Value, Hash>;
 
     /* Empty. A visit makes a value that is not there of `missing`. */
-    explicit map(comm &world, Value missing = Value()) : part_(world, Part{{}, std::move(missing)}) {}
+    explicit map(comm &world, Value missing = Value()) : part_(world, Part{{}, std::move(missing), 0, {}}) {}
 
     int owner(const Key &key) const { return detail::owner<Hash>(key, world().size()); }
     bool is_mine(const Key &key) const { return owner(key) == world().rank(); }
@@ -123,19 +123,27 @@ public:
     }
 
     void async_erase(const Key &key) {
-        world().async(owner(key), [](pointer<Part> part, const Key &key) { part->values.erase(key); }, part_, key);
+        world().async(owner(key), [](pointer<Part> part, const Key &key) {
+            if (part->passes == 0)
+                part->values.erase(key);
+            else if (auto node = part->values.extract(key))
+                part->gone.insert(std::move(node));
+        }, part_, key);
     }
 
-    /* Behind a barrier, calls `function(const Key &, Value &)` for what is here, on each rank. It may send. */
+    /* Behind a barrier, calls `function(const Key &, Value &)` for what is here then, on each rank. It may send, also to this
+     * map: what that inserts is not among those, and what it erases no longer. */
     template <class F> void for_all(F function) {
         world().barrier();
-        /* What it sends may come back here while it goes on. */
         std::vector<std::pair<const Key, Value> *> all;
         all.reserve(part_->values.size());
         for (auto &each : part_->values)
             all.push_back(&each);
+        const Pass pass(*part_);
+        world().cf_barrier(); /* before that, nobody sends */
         for (auto *each : all)
-            function(each->first, each->second);
+            if (const auto found = part_->values.find(each->first); found != part_->values.end() && &*found == each)
+                function(each->first, each->second);
     }
 
     /* How many keys there are. */
@@ -144,14 +152,10 @@ public:
         return world().all_reduce_sum(local_size());
     }
 
-    /* What all ranks have of these keys, on each rank. */
+    /* What is there of the keys that any rank asks for, on each rank. */
     std::map<Key, Value> gather(const std::vector<Key> &keys) {
         world().barrier();
         std::map<Key, Value> mine;
-        for (const Key &key : keys)
-            if (const auto found = part_->values.find(key); found != part_->values.end())
-                mine.insert(*found);
-        /* Ranks may ask for different keys: each gives what it has of what all ask for. */
         const auto asked = world().all_reduce(keys, [](std::vector<Key> a, const std::vector<Key> &b) {
             a.insert(a.end(), b.begin(), b.end());
             return a;
@@ -179,6 +183,22 @@ private:
     struct Part {
         local_type values;
         Value missing;
+        /* While for_all goes on, what is erased stays in memory, since its function may just have it. */
+        unsigned passes = 0;
+        std::unordered_multimap<Key, Value, Hash> gone;
+    };
+
+    class Pass {
+    public:
+        explicit Pass(Part &part) : part_(part) { part_.passes++; }
+        Pass(const Pass &) = delete;
+        ~Pass() {
+            if (--part_.passes == 0)
+                part_.gone.clear();
+        }
+
+    private:
+        Part &part_;
     };
 
     template <class F> static constexpr void check_visitor() {
@@ -265,11 +285,13 @@ public:
         world().async(dest, [](pointer<std::vector<Item>> items, Item &&item) { items->push_back(std::move(item)); }, items_, item);
     }
 
-    /* Behind a barrier, calls `function(Item &)` for what is here, on each rank. It may send, but insert into this bag. */
+    /* Behind a barrier, calls `function(Item &)` for what is here then, on each rank. It may send, also to this bag: what comes
+     * while it goes on comes behind. What it throws leaves the bag without the items of this rank. */
     template <class F> void for_all(F function) {
         world().barrier();
         std::vector<Item> all;
-        all.swap(*items_); /* what comes meanwhile comes behind */
+        all.swap(*items_);
+        world().cf_barrier(); /* before that, nobody sends */
         for (Item &item : all)
             function(item);
         all.insert(all.end(), std::make_move_iterator(items_->begin()), std::make_move_iterator(items_->end()));
