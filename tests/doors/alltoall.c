@@ -174,6 +174,31 @@ static void one(MPI_Comm comm, int bytes, int in_place, int number)
     free(theirs);
 }
 
+/* Calls that follow each other with nothing in between, so that some ranks are ahead of others. */
+static void back_to_back(void)
+{
+    enum { MOST = 8 };
+    uint32_t from[RANKS * MOST], to[RANKS * MOST];
+    int sendcounts[RANKS], recvcounts[RANKS], displs[RANKS];
+
+    for (int at = 0; at < size; at++)
+        displs[at] = at * MOST;
+    for (int number = 0; number < 1000; number++) {
+        for (int at = 0; at < size; at++) {
+            sendcounts[at] = (int)(mixed((uint64_t)number, (uint64_t)rank, (uint64_t)at) % (MOST + 1));
+            recvcounts[at] = (int)(mixed((uint64_t)number, (uint64_t)at, (uint64_t)rank) % (MOST + 1));
+            for (int word = 0; word < sendcounts[at]; word++)
+                from[at * MOST + word] = (uint32_t)(number * 1000 + rank * 50 + at + word);
+        }
+        memset(to, 0xff, sizeof to);
+        MPI_Alltoallv(from, sendcounts, displs, MPI_UINT32_T, to, recvcounts, displs, MPI_UINT32_T, MPI_COMM_WORLD);
+        for (int at = 0; at < size; at++)
+            for (int word = 0; word < MOST; word++)
+                check(to[at * MOST + word] == (word < recvcounts[at] ? (uint32_t)(number * 1000 + at * 50 + rank + word)
+                                                                     : UINT32_MAX), "a call got what is another one's");
+    }
+}
+
 /* Each rank in turn leaves a call and then only waits in MPI for all others, which have to get out of it without that rank. */
 static void one_leaves(const struct pair *pair)
 {
@@ -250,6 +275,7 @@ static void many(const struct pair *pairs, int kinds)
     MPI_Comm_free(&dup);
     MPI_Comm_free(&half);
     MPI_Comm_free(&reversed);
+    back_to_back();
     one_leaves(&pairs[0]);
     one_comes_by_mpi(&pairs[2]);
 }
