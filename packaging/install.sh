@@ -115,6 +115,10 @@ place 644 packaging/trihop.3 "$MANDIR/man3/trihop.3"
 place 644 "$new/texts/completions/trihop.bash" "$DATADIR/bash-completion/completions/trihop"
 place 644 "$new/texts/completions/_trihop" "$DATADIR/zsh/site-functions/_trihop"
 place 644 "$new/texts/completions/trihop.fish" "$DATADIR/fish/vendor_completions.d/trihop.fish"
+# Built by the user, for one MPI or another.
+for source in Makefile alltoall.c job.c blocks.c bench.c door.h trihop_alltoall.h; do
+    place 644 "doors/mpi/$source" "$DATADIR/trihop/doors/mpi/$source"
+done
 for text in README.md CHANGELOG.md LICENSE-BSD-3-Clause LICENSE-MIT docs/*; do
     place 644 "$text" "$DOCDIR/$text"
 done

@@ -8,7 +8,7 @@ use super::Options;
 use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
-/// those of tests alone are `TEST_*`.
+/// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
 const NOT_OPTIONS: [&str; 19] = [
     "AGENT",
     "AGENT_JOB",
@@ -77,7 +77,8 @@ impl Options {
             if value.is_empty() || (key.is_none() && name != "FI_PROVIDER") {
                 continue; // as if it were not set, or somebody else's
             }
-            if key.is_some_and(|key| NOT_OPTIONS.contains(&key) || key.starts_with("TEST_")) {
+            let is_anothers = |key: &str| key.starts_with("TEST_") || key.starts_with("ALLTOALL_");
+            if key.is_some_and(|key| NOT_OPTIONS.contains(&key) || is_anothers(key)) {
                 continue;
             }
             if let Some(key) = key.filter(|key| !is_option(&key.to_lowercase())) {
@@ -340,6 +341,7 @@ mod tests {
         let bytes = || OsString::from_vec(vec![0xff, b'/']);
         let parse = |name: &str| Options::parse([(name.to_owned(), bytes())].into_iter());
         assert_eq!(parse("TRIHOP_ROOT").unwrap().1, ["TRIHOP_ROOT"]);
+        assert!(parse("TRIHOP_ALLTOALL_LIMIT").unwrap().1.is_empty());
         let text = parse("TRIHOP_INTERFACE").unwrap_err().to_string();
         assert!(
             text.contains("TRIHOP_INTERFACE") && text.contains("not UTF-8"),
