@@ -40,6 +40,7 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 library: ## Builds the C library, shared and static
 	@tools/install.sh build
 	$(kept) rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
+	    -C linker=$(CURDIR)/packaging/link.sh -C linker-flavor=gcc \
 	    -C link-arg=-Wl,-soname,$(soname) -C link-arg=-Wl,-z,nodelete
 	@ln -sf libtrihop.so $(built)/$(soname)
 
