@@ -94,7 +94,7 @@ deny: ## Checks licences and known faults of the dependencies
 
 book: ## Makes the documents one book, target/book/index.html
 	@tools/install.sh book
-	mdbook build docs
+	@tools/book.sh $(target)/book
 
 bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	@tools/install.sh bench
