@@ -67,6 +67,9 @@ pub fn of(results: &[Object], events: &[Object]) -> String {
         Text(trihop::VERSION),
         results.len()
     );
+    if !events.is_empty() {
+        let _ = writeln!(out, "<p>Beside them {} events of traces.</p>", events.len());
+    }
     for (kind, results) in kinds {
         match kind {
             Kind::Bench => benches(&mut out, &results),

@@ -163,10 +163,11 @@ fn axis(out: &mut String, pieces: Pieces, top: f64, bottom: f64) {
     let all_ms = pieces.each_us * pieces.count as f64 / 1e3;
     for part in 0..=5 {
         let x = LEFT + (WIDTH - EDGE - LEFT) * f64::from(part) / 5.0;
+        let anchor = if part < 5 { "middle" } else { "end" };
         let _ = write!(
             out,
             "<line class=g x1='{x:.1}' y1='{top}' x2='{x:.1}' y2='{bottom}'/>\
-             <text x='{x:.1}' y='{:.1}' text-anchor='middle'>{:.1} ms</text>",
+             <text x='{x:.1}' y='{:.1}' text-anchor='{anchor}'>{:.1} ms</text>",
             bottom + 16.0,
             all_ms * f64::from(part) / 5.0
         );
