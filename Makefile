@@ -40,6 +40,7 @@ run: ## Partitions the places of the world by country, on 8 ranks over 2 simulat
 library: ## Builds the C library, shared and static
 	@tools/install.sh build
 	$(kept) rustc --locked --profile $(PROFILE) --package trihop --lib --features capi --crate-type cdylib,staticlib -- \
+	    -C linker=$(CURDIR)/packaging/link.sh -C linker-flavor=gcc \
 	    -C link-arg=-Wl,-soname,$(soname) -C link-arg=-Wl,-z,nodelete
 	@ln -sf libtrihop.so $(built)/$(soname)
 
@@ -93,7 +94,7 @@ deny: ## Checks licences and known faults of the dependencies
 
 book: ## Makes the documents one book, target/book/index.html
 	@tools/install.sh book
-	mdbook build docs
+	@tools/book.sh $(target)/book
 
 bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	@tools/install.sh bench

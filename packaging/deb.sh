@@ -69,6 +69,8 @@ Description: many-to-many messaging for HPC jobs
  inside a node and libfabric between nodes. This package has the library for C
  and C++, shared and static, its headers and documents, and the command.
 CONTROL
+# With the release that each name came with, so that a program depends on no later one than it needs.
+install -m 644 packaging/libtrihop.symbols "$root/DEBIAN/symbols"
 echo "libtrihop ${soname##*.} trihop (>= $version)" >"$root/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

@@ -1,5 +1,6 @@
-//! What the documents show in C and C++ compiles, against the header of this tree. What they show
-//! in Rust is run, as tests of documents (`src/lib.rs`).
+//! What the documents show in C and C++ compiles, against the header of this tree, shells can read
+//! what is for them, and links lead somewhere. What they show in Rust is run, as tests of documents
+//! (`src/lib.rs`), and so is Python (`python/tests/test_documents.py`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,15 @@ struct Block {
     place: String,
     language: String,
     text: String,
+}
+
+/// The README and all in `docs/`.
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
+    let mut documents: Vec<PathBuf> = docs.map(|entry| entry.unwrap().path()).collect();
+    documents.push(Path::new(ROOT).join("README.md"));
+    documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    documents
 }
 
 fn blocks_of(document: &Path) -> Vec<Block> {
@@ -78,12 +88,8 @@ fn has(program: &str) -> bool {
 #[test]
 fn blocks_in_c_and_cpp_compile() {
     let folder = tempfile::tempdir().unwrap();
-    let docs = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
-    let mut documents: Vec<PathBuf> = docs.map(|entry| entry.unwrap().path()).collect();
-    documents.push(Path::new(ROOT).join("README.md"));
-    documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
     let (mut compiled, mut wrong) = (0, Vec::new());
-    for block in documents.iter().flat_map(|path| blocks_of(path)) {
+    for block in documents().iter().flat_map(|path| blocks_of(path)) {
         let (compiler, standard, end) = match block.language.as_str() {
             "c" if block.text.contains("MPI_") => ("mpicc", "c99", "c"),
             "c" => ("cc", "c99", "c"),
@@ -113,6 +119,86 @@ fn blocks_in_c_and_cpp_compile() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(compiled >= 15, "only {compiled} blocks were found");
+}
+
+/// A shell reads what the documents show it, without running it.
+#[test]
+fn blocks_of_shell_have_a_meaning() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("block.sh");
+    let mut read = 0;
+    for block in documents().iter().flat_map(|path| blocks_of(path)) {
+        if block.language != "sh" {
+            continue;
+        }
+        fs::write(&file, &block.text).unwrap();
+        let output = Command::new("sh").arg("-n").arg(&file).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {errors}", block.place);
+        read += 1;
+    }
+    assert!(read >= 15, "only {read} blocks were found");
+}
+
+/// Links inside of the repository lead to a file, and to a heading where they name one.
+#[test]
+fn links_lead_somewhere() {
+    let mut documents = documents();
+    documents.push(Path::new(ROOT).join("CONTRIBUTING.md"));
+    let (mut followed, mut wrong) = (0, Vec::new());
+    for document in &documents {
+        for link in links_of(document) {
+            let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => document.clone(),
+                _ => document.parent().unwrap().join(path),
+            };
+            let is_there = target.exists();
+            let names_headings = target.extension().is_some_and(|end| end == "md");
+            let has = || heading.is_empty() || headings_of(&target).iter().any(|it| it == heading);
+            if !is_there || names_headings && !has() {
+                wrong.push(format!("{}: {link}", document.display()));
+            }
+            followed += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(followed >= 100, "only {followed} links were found");
+}
+
+/// Lines outside of blocks.
+fn prose_of(document: &Path) -> Vec<String> {
+    let mut is_prose = true;
+    let text = fs::read_to_string(document).unwrap();
+    let lines = text.lines().filter(|line| {
+        let is_fence = line.starts_with("```");
+        is_prose ^= is_fence;
+        is_prose && !is_fence
+    });
+    lines.map(str::to_owned).collect()
+}
+
+/// Where links of a document lead that stay in the repository.
+fn links_of(document: &Path) -> Vec<String> {
+    let text = prose_of(document).join("\n");
+    let links = text.split("](").skip(1);
+    let links = links.filter_map(|rest| rest.split_once(')').map(|(link, _)| link.to_owned()));
+    links.filter(|link| !link.contains("://")).collect()
+}
+
+/// Headings of a document as links name them.
+fn headings_of(document: &Path) -> Vec<String> {
+    let lines = prose_of(document).into_iter();
+    let headings = lines.filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = words
+                .chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
 }
 
 /// The book has every document, once, and its pages are there.

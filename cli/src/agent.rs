@@ -10,8 +10,9 @@ use trihop::{Error, Options};
 use crate::run::signals::Signals;
 
 const AFTER_HELP: &str = "\
-An agent is started on each node, by any launcher; it owns the fabric. The ranks are processes of the
-same user on its nodes, which need neither fabric nor launcher: they find their agent by its name.
+An agent is started on each node, by any launcher; it owns the fabric. The ranks are processes of
+the same user on its nodes, which need neither fabric nor launcher: they find their agent by its
+name.
 
   mpiexec -n 2 -ppn 1 trihop agent --ranks 4 &
   mpiexec -n 8 -ppn 4 env TRIHOP_LAUNCHER=agent ./program

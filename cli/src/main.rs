@@ -33,6 +33,10 @@ const EXIT_STATUS: &str = "EXIT STATUS\n  0  done and verified\n  1  failed; the
     facilities: client, route, queue, link, deliver, bootstrap, fabric, memory, other\n  \
     TRIHOP_LOG_FILE  file that logs are appended to as well, with `.` and the rank behind its name\n  \
     TRIHOP_TRACE     file, with `.` and the rank behind its name or `%r` in it, for events as Perfetto reads them\n  \
+    TRIHOP_LAUNCHER  who has started the ranks, where that is not to be found out: local, master, pmi1,\n                   \
+    pmix, agent or single\n  \
+    TRIHOP_MASTER    host:port of rank 0, with TRIHOP_RANK, TRIHOP_SIZE and TRIHOP_SECRET_FILE, for ranks\n                   \
+    that a script has started\n  \
     TRIHOP_*         options of the library; `trihop exchange --help` lists those of queues";
 
 #[derive(Debug, Subcommand)]

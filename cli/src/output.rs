@@ -58,6 +58,23 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     lines
 }
 
+/// A text whose lines fit [`COLUMNS`]: longer ones go on in the next line, further to the right.
+pub fn folded(text: &str) -> String {
+    let mut lines = String::new();
+    for line in text.lines() {
+        let words = line.trim_start();
+        let indent = line.len() - words.len();
+        if line.chars().count() <= COLUMNS {
+            lines.push_str(line);
+        } else {
+            lines.push_str(&line[..indent]);
+            lines.push_str(wrapped(words, indent + 4).trim_start());
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
 /// Writes one JSON object on a line, as [`write()`] does.
 ///
 /// # Errors
@@ -113,6 +130,16 @@ mod tests {
         assert_eq!(too_long, [&&*format!("    {}", "x".repeat(100))]);
         assert_eq!(*lines.last().unwrap(), "    end");
         assert_eq!(wrapped("", 4), "");
+    }
+
+    #[test]
+    fn long_lines_go_on_further_to_the_right() {
+        let text = format!("a\n  {}\n", "word ".repeat(20).trim_end());
+        let lines = folded(&text);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (3, "a"));
+        assert!(lines[1].starts_with("  word") && lines[2].starts_with("      word"));
+        assert!(lines.iter().all(|line| line.len() <= COLUMNS));
     }
 
     #[test]

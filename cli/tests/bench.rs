@@ -473,10 +473,10 @@ fn skew_by_every_kind_of_indices() {
 #[test]
 fn tables_have_a_head() {
     for (arguments, column, begins) in [
-        ("ring --count 20 --size 8", "Latency (us)", "8 "),
-        ("p2p --count 20 --size 8", "Latency (us)", "8 "),
-        ("around --count 5", "p99 (us)", "pair "),
-        ("histo --count 100 --ranks 2", "Rate (M/s)", "8 "),
+        ("ring --count 20 --size 8", "Mean us", "8 "),
+        ("p2p --count 20 --size 8", "Mean us", "8 "),
+        ("around --count 5", "p99 us", "pair "),
+        ("histo --count 100 --ranks 2", "Rate M/s", "8 "),
         ("skew --count 100 --ranks 2 --indices rmat", "Sys/1e6", "8 "),
     ] {
         let ended = run(command(arguments)).succeeded();

@@ -3,19 +3,21 @@
 
 mod launched;
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use launched::{Launched, example};
+use launched::{Launched, example, run};
 
 /// Ranks and nodes.
 const SHAPES: [(u32, u32); 7] = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (4, 4), (8, 3)];
 
 /// Runs an example on every shape; returns what rank 0 printed each time.
-fn printed(program: &Path, size: &str) -> Vec<(u32, String)> {
-    printed_on(&SHAPES, program, size)
+fn printed(program: &Path, arguments: &str) -> Vec<(u32, String)> {
+    printed_on(&SHAPES, program, arguments)
 }
 
-fn printed_on(shapes: &[(u32, u32)], program: &Path, size: &str) -> Vec<(u32, String)> {
+fn printed_on(shapes: &[(u32, u32)], program: &Path, arguments: &str) -> Vec<(u32, String)> {
     let run = |(ranks, nodes): (u32, u32)| {
         let ranks_and_nodes = [
             "-n".into(),
@@ -27,9 +29,10 @@ fn printed_on(shapes: &[(u32, u32)], program: &Path, size: &str) -> Vec<(u32, St
             "--no-prefix".into(),
             "--".into(),
             program.display().to_string(),
-            size.into(),
         ];
-        let ended = Launched::trihop(ranks_and_nodes.into_iter().chain(rest)).wait();
+        let arguments = arguments.split(' ').map(str::to_owned);
+        let all = ranks_and_nodes.into_iter().chain(rest).chain(arguments);
+        let ended = Launched::trihop(all).wait();
         (ranks, ended.succeeded().stdout)
     };
     shapes.iter().copied().map(run).collect()
@@ -77,6 +80,92 @@ fn steps_of_particles_follow_each_other() {
     for (ranks, text) in printed(&example("trihop", "steps"), "2000") {
         let expected = format!("{ranks} ranks, 100 steps of 2000 particles: 0 wrong\n");
         assert_eq!(text, expected);
+    }
+}
+
+/// The CHANGELOG is a real text, and the packages of the lock file are a real graph.
+fn at_root(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    root.join(name).display().to_string()
+}
+
+/// Ranks, nodes, and what a program that is given `arguments` says in its first line behind the
+/// name of its file.
+fn of_a_file(name: &str, arguments: &str) -> Vec<(u32, String)> {
+    let printed = printed(&example("trihop", name), arguments);
+    let first = arguments.split(' ').next().unwrap();
+    let rest = |text: &str| {
+        let line = text.lines().next().unwrap_or_default();
+        line.strip_prefix(first)
+            .and_then(|rest| rest.strip_prefix(": "))
+            .unwrap_or_else(|| panic!("{text}"))
+            .to_owned()
+    };
+    printed
+        .iter()
+        .map(|(ranks, text)| (*ranks, rest(text)))
+        .collect()
+}
+
+#[test]
+fn words_of_a_text_are_counted() {
+    let path = at_root("CHANGELOG.md");
+    let text = fs::read(&path).unwrap();
+    let words = text.split(|b| b.is_ascii() && !b.is_ascii_alphabetic());
+    let words = words.filter(|word| !word.is_empty()).count();
+    for (ranks, line) in of_a_file("words", &path) {
+        let begin = format!("{ranks} ranks: {words} words, ");
+        let is_right = line.starts_with(&begin) && line.ends_with(", 0 tables are wrong");
+        assert!(is_right, "{line}");
+    }
+}
+
+#[test]
+fn lines_of_a_file_are_sorted() {
+    let folder = tempfile::tempdir().unwrap();
+    let sorted = folder.path().join("sorted");
+    let path = at_root("CHANGELOG.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut expected: Vec<&str> = text.lines().collect();
+    expected.sort_unstable();
+    let count = expected.len();
+    for (ranks, line) in of_a_file("sort", &format!("{path} {}", sorted.display())) {
+        let begin = format!("{ranks} ranks: {count} lines, at most ");
+        let is_right = line.starts_with(&begin) && line.ends_with(", 0 parts are wrong");
+        assert!(is_right, "{line}");
+    }
+    // What the last of all shapes has written.
+    assert_eq!(
+        fs::read_to_string(&sorted).unwrap(),
+        expected.join("\n") + "\n"
+    );
+}
+
+#[test]
+fn a_search_finds_all_packages_that_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("packages.txt");
+    let mut awk = Command::new("awk");
+    awk.arg("-f")
+        .args(["examples/packages.awk", "Cargo.lock"].map(at_root));
+    fs::write(&path, run(awk).succeeded().stdout).unwrap();
+    let mut said: Vec<String> = Vec::new();
+    for (ranks, line) in of_a_file("bfs", &path.display().to_string()) {
+        let behind = line.strip_prefix(&format!("{ranks} ranks: "));
+        said.push(behind.expect(&line).to_owned());
+    }
+    assert!(said[0].ends_with(" steps, 0 wrong"), "{}", said[0]);
+    assert!(said.iter().all(|line| *line == said[0]), "{said:?}");
+}
+
+#[test]
+fn particles_cross_the_borders_of_ranks() {
+    for (ranks, text) in printed(&example("trihop", "particles"), "2000 20") {
+        let begin = format!("{ranks} ranks, ");
+        let end = " crossings in 20 steps, 0 ranks are wrong\n";
+        let is_right = text.starts_with(&begin) && text.ends_with(end);
+        assert!(is_right && text.contains(": 2000 particles, "), "{text}");
+        assert_eq!(text.contains(" 0 crossings"), ranks == 1, "{text}");
     }
 }
 

@@ -114,7 +114,11 @@ fn top_shows_how_a_job_goes_on_each_seat() {
             "top --once --interval 0 --by node --pid {launcher}"
         ))
         .succeeded();
-        let lines: Vec<&str> = nodes.stdout.lines().skip(2).take(2).collect();
+        let lines = nodes.stdout.lines();
+        let lines = lines.skip_while(|line| !line.starts_with(" node ranks"));
+        // A node that waits says so in another line.
+        let lines = lines.skip(1).filter(|line| !line.contains(" waits "));
+        let lines: Vec<&str> = lines.take(2).collect();
         assert!(
             lines
                 .iter()
@@ -122,6 +126,9 @@ fn top_shows_how_a_job_goes_on_each_seat() {
                 .all(|(line, node)| line.trim().starts_with(node)),
             "{lines:?}"
         );
+        for line in text.lines().chain(nodes.stdout.lines()) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
         job.end();
     }
 }
@@ -139,6 +146,9 @@ fn ranks_that_hang_show_what_they_wait_for() {
     job.top("three ranks wait", |endpoints| {
         endpoints[..3].iter().all(waits).then_some(())
     });
+    let table = trihop(&format!("top --once --pid {}", job.launcher())).succeeded();
+    let waiting = table.stdout.matches(" waits ").count();
+    assert!(waiting >= 3, "{}", table.stdout);
     let mut dumps = Vec::new();
     until("a peer is named", || {
         dumps = ranks[..3]

@@ -65,6 +65,45 @@ fn under_shell(before: &str, words: &[String]) -> Command {
     command
 }
 
+/// Tables are for terminals of 80 columns, also those of eight ranks.
+#[test]
+fn tables_fit_a_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let exchange = "exchange --count 500 --detail";
+    let mut all: Vec<Vec<String>> = [
+        "info".to_owned(),
+        "topo --ranks 10240 --nodes 320".to_owned(),
+        "topo --ranks 64 --nodes 4 --route mesh:8x8".to_owned(),
+        format!("run -n 8 --nodes 2 -- {TRIHOP} exchange --count 500"),
+        format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} {exchange}"),
+        format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} topo"),
+        "bench histo --ranks 8 --nodes 2 --count 2000 --reps 3".to_owned(),
+        "bench skew --ranks 8 --nodes 2 --count 500 --reps 3".to_owned(),
+        "bench round --ranks 8 --nodes 2 --size 8 --count 5 --reps 3".to_owned(),
+        "bench around --ranks 8 --nodes 2 --count 10 --reps 3".to_owned(),
+        "bench channel --count 20 --reps 3".to_owned(),
+        "bench ring --count 20 --size 8 --size 1048576 --reps 3".to_owned(),
+        "bench p2p --count 10 --size 8 --size 1048576 --reps 3".to_owned(),
+        "bench scale --ranks 64 --nodes 8 --messages 1000".to_owned(),
+    ]
+    .iter()
+    .map(|words| words.split(' ').map(str::to_owned).collect())
+    .collect();
+    all.push(partition(directory.path(), false));
+    for words in all {
+        let mut command = Command::new(TRIHOP);
+        command.args(&words);
+        let ended = run(command).succeeded();
+        assert_ne!(ended.stdout, "", "{words:?}");
+        for line in ended.stdout.lines() {
+            // The name of a file is as long as it is.
+            let is_name = line.contains(directory.path().to_str().unwrap());
+            let fits = line.chars().count() <= 80 || is_name;
+            assert!(fits, "{words:?}: {line}");
+        }
+    }
+}
+
 #[test]
 fn output_that_a_full_device_does_not_take_is_a_failure() {
     let directory = tempfile::tempdir().unwrap();

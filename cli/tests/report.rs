@@ -40,6 +40,19 @@ fn results(folder: &Path) -> Vec<PathBuf> {
     words.iter().enumerate().map(file).collect()
 }
 
+/// What the ranks of a job have traced, one of them as if it had been killed.
+fn traces(folder: &Path) -> Vec<PathBuf> {
+    let mut job = Command::new(TRIHOP);
+    let words = format!("run -n 4 --nodes 2 -- {TRIHOP} exchange --count 2000");
+    job.args(words.split_whitespace())
+        .env("TRIHOP_TRACE", folder.join("trace-%r.json"));
+    run(job).succeeded();
+    let file = |rank: u32| folder.join(format!("trace-{rank}.json"));
+    let killed = fs::read_to_string(file(3)).unwrap();
+    fs::write(file(3), &killed[..killed.len() / 2]).unwrap();
+    (0..4).map(file).collect()
+}
+
 #[test]
 fn a_page_has_all_results_and_needs_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -48,6 +61,7 @@ fn a_page_has_all_results_and_needs_nothing_else() {
     command
         .arg("report")
         .args(results(folder.path()))
+        .args(traces(folder.path()))
         .arg("-o")
         .arg(&page);
     run(command).succeeded();
@@ -60,6 +74,10 @@ fn a_page_has_all_results_and_needs_nothing_else() {
         "as representative",
         "records of each part",
         "topo: three-hop",
+        "timeline: 4 ranks",
+        "what each rank did",
+        "bytes per second in batches between nodes",
+        ">rank 3<",
     ] {
         assert!(text.contains(part), "`{part}` in {text}");
     }

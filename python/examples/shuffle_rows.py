@@ -1,8 +1,8 @@
 """Rows of a table go to the rank that has their key, and are added up there by key:
 `trihop run -n 4 --nodes 2 -- python shuffle_rows.py [ROWS]`.
 
-Each rank makes rows of its own, as if it had read a part of a file. Afterwards all rows of a key are
-on one rank, which groups them; the sums are compared with those of all rows.
+Each rank makes rows of its own, as if it had read a part of a file. Afterwards all rows of a key
+are on one rank, which groups them; the sums are compared with those of all rows.
 """
 
 import sys

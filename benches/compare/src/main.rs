@@ -126,7 +126,7 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
             j.goal, j.what, j.figure, j.bound, j.verdict
         );
     }
-    for name in ["report.md", "report.html"] {
+    for name in ["report.md", "report.html", "results.json"] {
         println!("{}", arguments.out.join(name).display());
     }
     match &results.ours_that_failed()[..] {

@@ -19,7 +19,7 @@ use super::random::Random;
 use super::round::Round;
 use super::row::{self, Case, Row, or_dash};
 use super::session::Session;
-use super::{BenchArgs, Error, text};
+use super::{BenchArgs, Error, table, text};
 use crate::output;
 
 /// Pause before a lap with parked ranks: many times what a rank spins and yields before it sleeps.
@@ -342,35 +342,23 @@ fn print(around: &AroundRow<'_>, head: bool) -> Result<(), Error> {
     if head {
         row::print_head(row)?;
         output::line(format_args!(
-            "# a message of {} bytes alone; latency from sender to receiver, as a lap over its messages",
+            "# a message of {} bytes alone; latency from sender to receiver: a lap over its\n\
+             # messages",
             row.size
         ))?;
-        output::line(format_args!(
-            "# {:>9} {:>8} {:>8} {:>12} {:>10} {:>10} {:>10} {:>10} {:>9}",
-            "Path",
-            "Ranks",
-            "Laps",
-            "Latency (us)",
-            "p50 (us)",
-            "p99 (us)",
-            "CPU (us)",
-            "Wire (B)",
-            "Sys/1e6"
-        ))?;
     }
-    output::line(format_args!(
-        "{:>11} {:>8} {:>8} {:>12.2} {:>10.2} {:>10.2} {:>10.2} {:>10.1} {:>9}",
-        text(around.path),
-        text(around.waiting),
-        around.laps,
-        around.latency_us,
-        around.latency_p50_us,
-        around.latency_p99_us,
-        row.cpu_us_per_msg,
-        row.wire_bytes_per_msg,
-        or_dash(row.syscalls_per_1e6_msgs, 0)
-    ))?;
-    Ok(())
+    let cells = [
+        ("Path", 8, text(around.path)),
+        ("Ranks", 8, text(around.waiting)),
+        ("Laps", 6, around.laps.to_string()),
+        ("Mean us", 9, format!("{:.2}", around.latency_us)),
+        ("p50 us", 9, format!("{:.2}", around.latency_p50_us)),
+        ("p99 us", 9, format!("{:.2}", around.latency_p99_us)),
+        ("CPU us", 8, format!("{:.2}", row.cpu_us_per_msg)),
+        ("Wire B", 6, format!("{:.1}", row.wire_bytes_per_msg)),
+        ("Sys/1e6", 8, or_dash(row.syscalls_per_1e6_msgs, 0)),
+    ];
+    table::print(&cells, head)
 }
 
 #[cfg(test)]

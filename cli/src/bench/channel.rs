@@ -18,8 +18,7 @@ use super::round::Round;
 use super::row::{self, Case, Row};
 use super::seated::{self, on_ranks};
 use super::session::{Session, Team};
-use super::{BenchArgs, Error};
-use crate::output;
+use super::{BenchArgs, Error, table};
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 
@@ -252,20 +251,15 @@ fn print_line(with_times: &ChannelRow, head: bool) -> Result<(), Error> {
     let row = &with_times.row;
     if head {
         row::print_head(row)?;
-        output::line(format_args!(
-            "# {:>8} {:>13} {:>10} {:>12} {:>12} {:>10} {:>10}",
-            "Size", "Latency (us)", "Get (us)", "Rate (M/s)", "BW (MB/s)", "CPU (us)", "Wire (B)"
-        ))?;
     }
-    output::line(format_args!(
-        "{:>10} {:>13.2} {:>10.2} {:>12.3} {:>12.1} {:>10.4} {:>10.1}",
-        row.size,
-        with_times.latency_us,
-        with_times.get_us,
-        row.msgs_per_s / 1e6,
-        row.bytes_per_s / 1e6,
-        row.cpu_us_per_msg,
-        row.wire_bytes_per_msg
-    ))?;
-    Ok(())
+    let cells = [
+        ("Size", 10, row.size.to_string()),
+        ("Latency us", 11, format!("{:.2}", with_times.latency_us)),
+        ("Get us", 10, format!("{:.2}", with_times.get_us)),
+        ("Rate M/s", 10, format!("{:.3}", row.msgs_per_s / 1e6)),
+        ("BW MB/s", 10, format!("{:.1}", row.bytes_per_s / 1e6)),
+        ("CPU us", 10, format!("{:.4}", row.cpu_us_per_msg)),
+        ("Wire B", 10, format!("{:.1}", row.wire_bytes_per_msg)),
+    ];
+    table::print(&cells, head)
 }

@@ -27,6 +27,7 @@ mod seated;
 mod session;
 mod skew;
 mod syscalls;
+mod table;
 
 use std::ffi::OsString;
 

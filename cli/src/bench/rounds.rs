@@ -9,8 +9,7 @@ use trihop::{DetailedStats, End, Job, Options, Rank, Reduce};
 
 use super::row::{self, Case, Row};
 use super::session::Session;
-use super::{BenchArgs, Error};
-use crate::output;
+use super::{BenchArgs, Error, table};
 
 const SIZES: [usize; 3] = [8, 64, 1024];
 
@@ -157,32 +156,26 @@ fn print_line(with_time: &RoundRow<'_>, head: bool) -> Result<(), Error> {
     let row = with_time.row;
     if head {
         row::print_head(row)?;
-        output::line(format_args!(
-            "# {:>8} {:>8} {:>10} {:>14} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            "Size",
-            "End",
-            "Rounds",
-            "Round (us)",
-            "Rate (M/s)",
-            "CPU (us)",
-            "Wire (B)",
-            "Switches",
-            "Wakes",
-            "Of a pair"
-        ))?;
     }
-    output::line(format_args!(
-        "{:>10} {:>8} {:>10} {:>14.1} {:>12.3} {:>10.4} {:>10.1} {:>10.2} {:>10.2} {:>10.3}",
-        row.size,
-        with_time.end,
-        with_time.rounds,
-        with_time.us_per_round,
-        row.msgs_per_s / 1e6,
-        row.cpu_us_per_msg,
-        row.wire_bytes_per_msg,
-        with_time.switches_per_round,
-        with_time.wakes_per_round,
-        with_time.most_wakes_of_a_pair
-    ))?;
-    Ok(())
+    let cells = [
+        ("Size", 7, row.size.to_string()),
+        ("End", 6, with_time.end.clone()),
+        ("Rounds", 7, with_time.rounds.to_string()),
+        ("Round us", 9, format!("{:.1}", with_time.us_per_round)),
+        ("Rate M/s", 8, format!("{:.3}", row.msgs_per_s / 1e6)),
+        ("CPU us", 7, format!("{:.4}", row.cpu_us_per_msg)),
+        ("Wire B", 6, format!("{:.1}", row.wire_bytes_per_msg)),
+        (
+            "Switches",
+            8,
+            format!("{:.2}", with_time.switches_per_round),
+        ),
+        ("Wakes", 6, format!("{:.2}", with_time.wakes_per_round)),
+        (
+            "A pair",
+            6,
+            format!("{:.3}", with_time.most_wakes_of_a_pair),
+        ),
+    ];
+    table::print(&cells, head)
 }

@@ -5,7 +5,7 @@ use trihop::Reduce;
 
 use super::round::Reps;
 use super::session::Team;
-use super::{BenchArgs, Error};
+use super::{BenchArgs, Error, table};
 use crate::output;
 
 /// One row, as documented for scripts.
@@ -190,30 +190,21 @@ pub fn print_head(row: &Row) -> Result<(), Error> {
 pub fn print_line(row: &Row, label: &str, head: bool) -> Result<(), Error> {
     if head {
         print_head(row)?;
-        output::line(format_args!(
-            "# {:>8} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10}",
-            "Size",
-            "Case",
-            "Count",
-            "Rate (M/s)",
-            "BW (MB/s)",
-            "CPU (us)",
-            "Wire (B)",
-            "RSS (MB)",
-            "Sys/1e6"
-        ))?;
     }
-    output::line(format_args!(
-        "{:>10} {:>10} {:>10} {:>12.3} {:>12.1} {:>10.4} {:>10.1} {:>10.1} {:>10}",
-        row.size,
-        label,
-        row.count,
-        row.msgs_per_s / 1e6,
-        row.bytes_per_s / 1e6,
-        row.cpu_us_per_msg,
-        row.wire_bytes_per_msg,
-        row.peak_rss_bytes_per_rank as f64 / 1e6,
-        or_dash(row.syscalls_per_1e6_msgs, 0)
-    ))?;
-    Ok(())
+    let cells = [
+        ("Size", 7, row.size.to_string()),
+        ("Case", 10, label.to_owned()),
+        ("Count", 8, row.count.to_string()),
+        ("Rate M/s", 8, format!("{:.3}", row.msgs_per_s / 1e6)),
+        ("BW MB/s", 8, format!("{:.1}", row.bytes_per_s / 1e6)),
+        ("CPU us", 8, format!("{:.4}", row.cpu_us_per_msg)),
+        ("Wire B", 7, format!("{:.1}", row.wire_bytes_per_msg)),
+        (
+            "RSS MB",
+            6,
+            format!("{:.1}", row.peak_rss_bytes_per_rank as f64 / 1e6),
+        ),
+        ("Sys/1e6", 9, or_dash(row.syscalls_per_1e6_msgs, 0)),
+    ];
+    table::print(&cells, head)
 }

@@ -283,7 +283,7 @@ impl Report {
             table += &RankUsage::table(usage);
         }
         if let Some(detail) = &self.detail {
-            table += &RankDetail::text(detail);
+            table += &crate::output::folded(&RankDetail::text(detail));
         }
         table
     }

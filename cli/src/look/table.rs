@@ -6,6 +6,7 @@ use std::fmt::Write;
 use trihop::observe::Seen;
 
 use super::rates::{Rates, Row, own_streams};
+use crate::output::wrapped;
 
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -68,12 +69,8 @@ impl Line {
     fn write(&self, out: &mut String, name: &str) {
         let rate =
             |of: fn(&Rates) -> f64| self.rates.as_ref().map_or("-".to_owned(), |r| short(of(r)));
-        let wait = match &self.wait {
-            Some((ns, what)) => format!("{} {what}", seconds(*ns)),
-            None => String::new(),
-        };
         let line = format!(
-            "{name} {:>7} {:>7} {:>7} {:>7} {:>6} {:>4} {:>4} {:>7} {:>6} {wait}",
+            "{name} {:>6} {:>6} {:>6} {:>6} {:>6} {:>5} {:>5} {:>6} {:>6}",
             rate(|r| r.sent_per_s),
             rate(|r| r.delivered_per_s),
             rate(|r| r.wire_bytes_per_s),
@@ -84,7 +81,11 @@ impl Line {
             short(self.spill_bytes as f64),
             share(self.memory_bytes, self.bound_bytes),
         );
-        let _ = writeln!(out, "{}", line.trim_end());
+        let _ = writeln!(out, "{line}");
+        if let Some((ns, what)) = &self.wait {
+            let wait = format!("waits {} for {what}", seconds(*ns));
+            let _ = writeln!(out, "{}", wrapped(&wait, 12));
+        }
     }
 }
 
@@ -114,21 +115,21 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
         0 => String::new(),
         count => format!(" and {count} relays"),
     };
-    let _ = writeln!(
-        out,
+    let head = format!(
         "job {job} on {}: {} ranks on {} nodes; seen here: {} ranks{relays}",
         about.host,
         about.ranks,
         about.nodes,
         rows.iter().filter(|row| !row.seen.about.is_relay).count(),
     );
+    let _ = writeln!(out, "{}", wrapped(&head, 0));
     let head = match by {
         By::Rank => " rank node     pid",
         By::Node => " node ranks       ",
     };
     let _ = writeln!(
         out,
-        "{head}  sent/s  recv/s  wire/s  queued  undel infl cred   spill memory waits for"
+        "{head} sent/s recv/s wire/s queued  undel  infl  cred  spill memory"
     );
     match by {
         By::Rank => {

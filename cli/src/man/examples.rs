@@ -131,6 +131,60 @@ pub(super) fn section(command: &str) -> String {
 mod tests {
     use super::*;
     use clap::{CommandFactory, Parser};
+    use std::fs;
+    use std::path::Path;
+
+    /// Lines of the blocks of shell in a document, those that go on as one.
+    fn lines_of_shell(text: &str) -> Vec<String> {
+        let (mut lines, mut is_shell, mut begun) = (Vec::new(), false, String::new());
+        for line in text.lines() {
+            if line.starts_with("```") {
+                is_shell = line == "```sh";
+            } else if is_shell {
+                match line.strip_suffix('\\') {
+                    Some(begin) => begun += begin,
+                    None => lines.push(std::mem::take(&mut begun) + line),
+                }
+            }
+        }
+        lines
+    }
+
+    /// What a newcomer copies from a document is understood: commands that go, and options that get
+    /// other names, are found here.
+    #[test]
+    fn commands_in_documents_are_understood() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let docs = fs::read_dir(root.join("docs")).unwrap();
+        let mut documents: Vec<_> = docs.map(|entry| entry.unwrap().path()).collect();
+        documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
+        documents.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+        let mut understood = 0;
+        for path in documents {
+            for line in lines_of_shell(&fs::read_to_string(&path).unwrap()) {
+                let line = line.split(" #").next().unwrap_or_default();
+                for part in line
+                    .split(" -- ")
+                    .flat_map(|part| part.split(['|', '&', ';', '>']))
+                {
+                    let words = part.split_whitespace().map(|word| word.trim_matches('\''));
+                    let words: Vec<&str> = words
+                        .skip_while(|word| *word != "trihop" && !word.ends_with("/trihop"))
+                        .collect();
+                    let Some(command) = words.get(1) else {
+                        continue;
+                    };
+                    let is_run = (*command == "run").then_some("./program");
+                    let parsed = crate::Cli::try_parse_from(words.iter().copied().chain(is_run));
+                    if let Err(error) = parsed {
+                        panic!("{}: `{part}`: {error}", path.display());
+                    }
+                    understood += 1;
+                }
+            }
+        }
+        assert!(understood >= 20, "only {understood} commands were found");
+    }
 
     #[test]
     fn each_command_has_examples_that_it_understands() {

@@ -5,16 +5,16 @@ use std::fmt::Write;
 use super::html::Text;
 use crate::look::short;
 
-const COLOURS: [&str; 8] = [
+pub const COLOURS: [&str; 8] = [
     "#1b6ca8", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#2a9d8f", "#8d5524", "#555555",
 ];
 
 /// Width and height of a drawing with axes, and what is left free for their texts.
-const WIDTH: f64 = 620.0;
+pub const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 64.0;
 const BELOW: f64 = 42.0;
-const EDGE: f64 = 20.0;
+pub const EDGE: f64 = 20.0;
 
 /// Most squares of a side: more are too small to see.
 pub const MOST_SQUARES: usize = 256;
@@ -131,7 +131,8 @@ pub fn bars(out: &mut String, title: &str, bars: &[(String, f64)]) {
         return;
     }
     let bar = 16.0;
-    let names = 110.0;
+    let longest = bars.iter().map(|(name, _)| name.chars().count()).max();
+    let names = (longest.unwrap_or(0) as f64 * 6.2 + 12.0).clamp(110.0, 300.0);
     begin(out, title, WIDTH, bars.len() as f64 * bar + EDGE);
     for (number, (name, count)) in bars.iter().enumerate() {
         let top = number as f64 * bar + EDGE / 2.0;
@@ -204,7 +205,8 @@ pub fn squares(out: &mut String, title: &str, names: (&str, &str), rows: &[Vec<f
     out.push_str("</svg></figure>\n");
 }
 
-fn begin(out: &mut String, title: &str, width: f64, height: f64) {
+/// Begins a drawing, which its figure ends.
+pub fn begin(out: &mut String, title: &str, width: f64, height: f64) {
     let title = Text(title);
     let _ = write!(
         out,

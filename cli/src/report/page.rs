@@ -5,9 +5,11 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::chart::{Curve, MOST_SQUARES, bars, curves, squares};
+use super::chart::{MOST_SQUARES, bars, squares};
+use super::compared::{self, by_size};
 use super::html::{Text, table};
 use super::input::{Object, number, significant, text};
+use super::timeline;
 
 /// Partitions, or ranks, of which each has a bar of its own at most.
 const MOST_BARS: usize = 64;
@@ -25,6 +27,7 @@ const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;ma
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Bench,
+    Compare,
     Exchange,
     Partition,
     Topo,
@@ -42,14 +45,16 @@ impl Kind {
             Self::Exchange
         } else if object.contains_key("bench") {
             Self::Bench
+        } else if object.contains_key("compare") {
+            Self::Compare
         } else {
             Self::Other
         }
     }
 }
 
-/// The page of these results.
-pub fn of(results: &[Object]) -> String {
+/// The page of these results, and of the events of traces.
+pub fn of(results: &[Object], events: &[Object]) -> String {
     let mut kinds = BTreeMap::<Kind, Vec<&Object>>::new();
     for result in results {
         kinds.entry(Kind::of(result)).or_default().push(result);
@@ -62,9 +67,13 @@ pub fn of(results: &[Object]) -> String {
         Text(trihop::VERSION),
         results.len()
     );
+    if !events.is_empty() {
+        let _ = writeln!(out, "<p>Beside them {} events of traces.</p>", events.len());
+    }
     for (kind, results) in kinds {
         match kind {
             Kind::Bench => benches(&mut out, &results),
+            Kind::Compare => compared::write(&mut out, &results),
             Kind::Exchange => results.iter().for_each(|result| exchange(&mut out, result)),
             Kind::Partition => results
                 .iter()
@@ -73,6 +82,7 @@ pub fn of(results: &[Object]) -> String {
             Kind::Other => others(&mut out, &results),
         }
     }
+    timeline::write(&mut out, events);
     out.push_str("</body></html>\n");
     out
 }
@@ -90,25 +100,7 @@ fn benches(out: &mut String, rows: &[&Object]) {
             ("bytes_per_s", "bytes per second"),
             ("cpu_us_per_msg", "CPU time per message, in us"),
         ] {
-            let mut series = BTreeMap::<String, Vec<(f64, f64)>>::new();
-            for row in &rows {
-                if let Some(point) = number(row, "size").zip(number(row, field)) {
-                    series.entry(series_name(row)).or_default().push(point);
-                }
-            }
-            series
-                .values_mut()
-                .for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
-            let has_sizes = |points: &Vec<(f64, f64)>| {
-                points.first().map(|p| p.0) != points.last().map(|p| p.0)
-            };
-            if series.values().any(has_sizes) {
-                let series = series.into_iter();
-                let all: Vec<Curve> = series
-                    .map(|(name, points)| Curve { name, points })
-                    .collect();
-                curves(out, &format!("{name}: {title}"), "bytes of a message", &all);
-            }
+            by_size(out, &format!("{name}: {title}"), &rows, field, series_name);
         }
         rows_of(out, &rows);
     }
@@ -339,6 +331,10 @@ fn others(out: &mut String, results: &[&Object]) {
 mod tests {
     use super::*;
 
+    fn with_results(results: &[Object]) -> String {
+        of(results, &[])
+    }
+
     fn object(text: &str) -> Object {
         serde_json::from_str(text).unwrap()
     }
@@ -350,7 +346,7 @@ mod tests {
                 r#"{{"bench":"a2a","ranks":4,"nodes":2,"route":"direct","size":{size},"msgs_per_s":{rate}}}"#
             ))
         };
-        let page = of(&[
+        let page = with_results(&[
             row(8, 100.0),
             row(64, 1000.0),
             object(
@@ -396,7 +392,7 @@ mod tests {
         let page = |ranks: usize| {
             let details: Vec<String> = (0..ranks).map(rank).collect();
             let details = details.join(",");
-            of(&[object(&format!(
+            with_results(&[object(&format!(
                 r#"{{"bench":"exchange","ranks":{ranks},"nodes":{ranks},"detail":[{details}]}}"#
             ))])
         };

@@ -1,6 +1,7 @@
-//! The two reports, written from the same tables.
+//! The two reports, written from the same tables, and the figures as JSON.
 
 mod html;
+mod json;
 mod markdown;
 mod plot;
 
@@ -37,7 +38,7 @@ struct Line {
 }
 
 impl Report<'_> {
-    /// Writes `report.md` and `report.html` into `folder`.
+    /// Writes `report.md`, `report.html` and `results.json` into `folder`.
     ///
     /// # Errors
     /// What could not be written, and why.
@@ -48,7 +49,12 @@ impl Report<'_> {
                 .map_err(|error| format!("writing {}: {error}", path.display()))
         };
         write("report.md", self.markdown())?;
-        write("report.html", self.html())
+        write("report.html", self.html())?;
+        let figures = self.json();
+        write(
+            "results.json",
+            figures.map_err(|e| format!("writing JSON: {e}"))?,
+        )
     }
 }
 

@@ -20,7 +20,7 @@ use self::wire::Wire;
 use super::pair::{self, Cores, FIRST, best, median};
 use super::round::{Measured, Meter, Reps, Round, Wall};
 use super::row::{self, Case, Row, or_dash, print_json};
-use super::{BenchArgs, Error};
+use super::{BenchArgs, Error, table};
 use crate::output;
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
@@ -238,43 +238,26 @@ fn print(rows: &[P2pRow], head: bool, json: bool) -> Result<(), Error> {
     if head {
         let provider = rows.first().map_or("-", |r| &r.row.provider);
         output::line(format_args!(
-            "# p2p: two nodes over {provider}; latency is half a round trip, the rest a stream one way"
-        ))?;
-        output::line(format_args!(
-            "# * what the engine takes for a batch of this size"
-        ))?;
-        output::line(format_args!(
-            "# {:>8} {:>10} {:>12} {:>10} {:>12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9}",
-            "Size",
-            "Protocol",
-            "Latency (us)",
-            "Best (us)",
-            "fi_pp (us)",
-            "x fi_pp",
-            "Rate (M/s)",
-            "BW (MB/s)",
-            "CPU (us)",
-            "Wire (B)",
-            "Sys/1e6"
+            "# p2p: two nodes over {provider}; latency is half a round trip, the rest\n\
+             # a stream one way; * what the engine takes for a batch of this size"
         ))?;
     }
-    for p2p in rows {
+    for (number, p2p) in rows.iter().enumerate() {
         let row = &p2p.row;
-        output::line(format_args!(
-            "{:>10} {:>9}{} {:>12.2} {:>10.2} {:>12} {:>8} {:>10.4} {:>10.1} {:>10.3} {:>10.1} {:>9}",
-            row.size,
-            p2p.protocol,
-            if p2p.chosen { '*' } else { ' ' },
-            p2p.latency_us,
-            p2p.latency_best_us,
-            or_dash(p2p.fi_pingpong_us, 2),
-            or_dash(p2p.ratio_to_fi_pingpong, 2),
-            row.msgs_per_s / 1e6,
-            row.bytes_per_s / 1e6,
-            row.cpu_us_per_msg,
-            row.wire_bytes_per_msg,
-            or_dash(row.syscalls_per_1e6_msgs, 0)
-        ))?;
+        let star = if p2p.chosen { '*' } else { ' ' };
+        let cells = [
+            ("Size", 8, row.size.to_string()),
+            ("Protocol", 9, format!("{}{star}", p2p.protocol)),
+            ("Mean us", 7, format!("{:.2}", p2p.latency_us)),
+            ("Best us", 7, format!("{:.2}", p2p.latency_best_us)),
+            ("x fi_pp", 7, or_dash(p2p.ratio_to_fi_pingpong, 2)),
+            ("M/s", 6, format!("{:.4}", row.msgs_per_s / 1e6)),
+            ("MB/s", 7, format!("{:.1}", row.bytes_per_s / 1e6)),
+            ("CPU us", 6, format!("{:.2}", row.cpu_us_per_msg)),
+            ("Wire B", 6, format!("{:.1}", row.wire_bytes_per_msg)),
+            ("Sys/1e6", 8, or_dash(row.syscalls_per_1e6_msgs, 0)),
+        ];
+        table::print(&cells, head && number == 0)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use self::ends::{Access, Ends};
 use super::pair::{self, FIRST, best, median};
 use super::round::{Meter, Reps, Round, Spent, Wall};
 use super::row::{self, Case, Row, or_dash, print_json};
-use super::{BenchArgs, Error, Seat};
+use super::{BenchArgs, Error, Seat, table};
 use crate::output;
 
 const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
@@ -271,38 +271,21 @@ fn print(ring: &RingRow, head: bool, json: bool) -> Result<(), Error> {
     }
     if head {
         output::line(format_args!(
-            "# ring: two ranks of one node; latency is half a round trip, the rest a stream one way"
-        ))?;
-        output::line(format_args!(
-            "# {:>8} {:>8} {:>12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12} {:>9} {:>10} {:>9}",
-            "Size",
-            "Access",
-            "Latency (us)",
-            "Best (us)",
-            "Line (us)",
-            "x line",
-            "Rate (M/s)",
-            "BW (MB/s)",
-            "memcpy (MB/s)",
-            "x memcpy",
-            "CPU (us)",
-            "Sys/1e6"
+            "# ring: two ranks of one node; latency is half a round trip, the rest a stream\n\
+             # one way; x line: over a cache line that goes to and fro; x memcpy: of memcpy"
         ))?;
     }
-    output::line(format_args!(
-        "{:>10} {:>8} {:>12.3} {:>10.3} {:>10.3} {:>8.2} {:>10.3} {:>10.1} {:>12.1} {:>9.3} {:>10.4} {:>9}",
-        row.size,
-        ring.access,
-        ring.latency_us,
-        ring.latency_best_us,
-        ring.cacheline_us,
-        ring.ratio_to_cacheline,
-        row.msgs_per_s / 1e6,
-        row.bytes_per_s / 1e6,
-        ring.memcpy_bytes_per_s / 1e6,
-        ring.ratio_to_memcpy,
-        row.cpu_us_per_msg,
-        or_dash(row.syscalls_per_1e6_msgs, 0)
-    ))?;
-    Ok(())
+    let cells = [
+        ("Size", 7, row.size.to_string()),
+        ("Access", 8, ring.access.to_string()),
+        ("Mean us", 8, format!("{:.3}", ring.latency_us)),
+        ("Best us", 7, format!("{:.3}", ring.latency_best_us)),
+        ("x line", 6, format!("{:.2}", ring.ratio_to_cacheline)),
+        ("M/s", 7, format!("{:.3}", row.msgs_per_s / 1e6)),
+        ("MB/s", 7, format!("{:.1}", row.bytes_per_s / 1e6)),
+        ("x memcpy", 8, format!("{:.3}", ring.ratio_to_memcpy)),
+        ("CPU us", 6, format!("{:.3}", row.cpu_us_per_msg)),
+        ("Sys/1e6", 7, or_dash(row.syscalls_per_1e6_msgs, 0)),
+    ];
+    table::print(&cells, head)
 }

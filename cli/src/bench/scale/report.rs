@@ -166,7 +166,8 @@ pub fn print(
         return row::print_json(&row);
     }
     output::line(format_args!(
-        "# scale: {} ranks on {} nodes, real engines over a simulated fabric, {} messages of 8 bytes, all checked",
+        "# scale: {} ranks on {} nodes, real engines over a simulated fabric,\n\
+         # {} messages of 8 bytes, all checked",
         row.ranks, row.nodes, row.messages
     ))?;
     let lines: [(&str, String); 12] = [
@@ -238,19 +239,30 @@ pub fn print(
         ),
     ];
     for (name, value) in lines {
-        output::line(format_args!("{name:<26} {value}"))?;
+        entry(name, &value)?;
     }
     if let Some(small) = &row.compared {
-        output::line(format_args!(
-            "{:<26} {:.3} us CPU, {:.4} messages per link, {:.3} per batch ({} jobs, {} messages): here {:.2} x that",
-            format!("{} ranks on {} nodes", small.ranks, small.nodes),
+        let compared = format!(
+            "{:.3} us CPU, {:.4} messages per link, {:.3} per batch ({} jobs, {} messages): here {:.2} x that",
             small.cpu_us_per_msg,
             small.msgs_per_link,
             small.msgs_per_batch,
             small.jobs,
             small.messages,
             small.ratio
-        ))?;
+        );
+        let name = format!("{} ranks on {} nodes", small.ranks, small.nodes);
+        entry(&name, &compared)?;
     }
     Ok(())
+}
+
+/// A name, and behind it what it stands for, in as many lines as that takes.
+fn entry(name: &str, value: &str) -> Result<(), crate::bench::Error> {
+    const BEHIND: usize = 27;
+    let lines = output::wrapped(value, BEHIND);
+    Ok(output::line(format_args!(
+        "{name:<BEHIND$}{}",
+        lines.trim_start()
+    ))?)
 }

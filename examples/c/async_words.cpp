@@ -2,8 +2,8 @@
  * Ranks that send each other functions, in the style of YGM: words are counted where their hash says, and a letter goes round
  * by a handler that sends itself on.
  *
- *   c++ -std=c++17 words.cpp $(pkg-config --cflags --libs trihop) -o words
- *   trihop run -n 4 --nodes 2 -- ./words [WORDS]
+ *   c++ -std=c++17 async_words.cpp $(pkg-config --cflags --libs trihop) -o async_words
+ *   trihop run -n 4 --nodes 2 -- ./async_words [WORDS]
  */
 #include <cstdint>
 #include <cstdlib>
