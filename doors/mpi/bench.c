@@ -72,8 +72,9 @@ int main(int argc, char **argv)
     b.displs = calloc((size_t)size, sizeof(int));
     if (largest < 1 || most < 1 || counts_of == NULL || !b.sent || !b.received || !b.counts || !b.displs) {
         if (rank == 0)
-            fprintf(stderr, counts_of == NULL ? "libtrihop-alltoall is not loaded: start this with LD_PRELOAD\n"
-                                              : "usage: alltoall-bench [-v] [-m LARGEST] [-i CALLS], with memory for all blocks\n");
+            fprintf(stderr, "%s\n", counts_of == NULL
+                                         ? "libtrihop-alltoall is not loaded: start this with LD_PRELOAD"
+                                         : "usage: alltoall-bench [-v] [-m LARGEST] [-i CALLS], with memory for all blocks");
         PMPI_Abort(MPI_COMM_WORLD, 2);
     }
     if (rank == 0)

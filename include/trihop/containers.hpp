@@ -14,7 +14,10 @@
 #ifndef TRIHOP_CONTAINERS_HPP
 #define TRIHOP_CONTAINERS_HPP
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -45,7 +48,8 @@ void visit(comm &world, F &function, const Key &key, Value &value, Args &...args
     else if constexpr (std::is_invocable_v<F &, const Key &, Value &, Args &...>)
         function(key, value, args...);
     else
-        static_assert(async::detail::never<F>, "a visitor takes the key, a reference to the value, and the arguments of the visit");
+        static_assert(async::detail::never<F>,
+                      "a visitor takes the key, a reference to the value, and the arguments of the visit");
 }
 
 } // namespace detail
@@ -67,7 +71,8 @@ public:
     /* Where the key is not there yet. */
     void async_insert(const Key &key, const Value &value) {
         world().async(
-            owner(key), [](pointer<Part> part, Key &&key, Value &&value) { part->values.emplace(std::move(key), std::move(value)); },
+            owner(key),
+            [](pointer<Part> part, Key &&key, Value &&value) { part->values.emplace(std::move(key), std::move(value)); },
             part_, key, value);
     }
 
@@ -282,7 +287,8 @@ public:
 
     /* On this rank. */
     void async_insert(const Item &item, int dest) {
-        world().async(dest, [](pointer<std::vector<Item>> items, Item &&item) { items->push_back(std::move(item)); }, items_, item);
+        world().async(
+            dest, [](pointer<std::vector<Item>> items, Item &&item) { items->push_back(std::move(item)); }, items_, item);
     }
 
     /* Behind a barrier, calls `function(Item &)` for what is here then, on each rank. It may send, also to this bag: what comes

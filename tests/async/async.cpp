@@ -381,8 +381,16 @@ static void throws(async::comm &world) {
     } catch (const async::BadBytes &error) {
         bad = error.what();
     }
-    /* A pointer to an object that has gone. */
+    /* A pointer to nothing, and one to an object that has gone. */
     async::pointer<int> old;
+    world.async(world.rank(), [](async::pointer<int>) { std::abort(); }, old);
+    bool is_nothing = false;
+    try {
+        world.barrier();
+    } catch (const async::BadBytes &) {
+        is_nothing = true;
+    }
+    CHECK(is_nothing);
     {
         async::distributed<int> object(world, 5);
         old = object.get();
