@@ -14,10 +14,19 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::stage;
 use trihop_transport::topology::Topology;
 
-/// Most dimensions of a grid.
-pub(super) const DIMENSIONS: usize = 8;
+/// Most dimensions of a grid: those of a hypercube of a million ranks.
+pub(super) const DIMENSIONS: usize = 20;
+
+/// Names of the stages between ranks, or nodes, along one dimension after the other.
+#[rustfmt::skip]
+pub(super) const BETWEEN: [&str; DIMENSIONS] = [
+    stage::REMOTE, "remote2", "remote3", "remote4", "remote5", "remote6", "remote7", "remote8",
+    "remote9", "remote10", "remote11", "remote12", "remote13", "remote14", "remote15", "remote16",
+    "remote17", "remote18", "remote19", "remote20",
+];
 
 /// Lengths of a grid: given, or only how many there are. `4x2` is one of four by two, `3d` one of
 /// three dimensions whose lengths are chosen.
@@ -384,12 +393,12 @@ mod tests {
             "x",
             "4x",
             "0x4",
-            "9d",
+            "21d",
             "0d",
             "-1",
             "4x4x",
             "65536x65536",
-            "1x1x1x1x1x1x1x1x1",
+            "1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1",
         ] {
             let refused = text.parse::<Grid>().unwrap_err();
             assert!(refused.contains("`4x4x8`"), "{refused}");

@@ -4,28 +4,21 @@
 //! dimension is as long as a node, the hop inside the node comes before those between nodes. With
 //! two ranks in each dimension it is a hypercube.
 
-use super::grid::{DIMENSIONS, Grid, Row, Step, last_step, step};
+use super::grid::{BETWEEN, DIMENSIONS, Grid, Row, Step, last_step, step};
 use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, stage};
 use trihop_transport::topology::{Rank, Topology};
 
 /// Names of the stages of a grid with so many dimensions: the first and, from three on, the last
 /// are called as those of three hops.
 const fn named(dimensions: usize) -> [StageSpec; DIMENSIONS] {
-    let names = [
-        stage::ORIGIN,
-        stage::REMOTE,
-        "remote2",
-        "remote3",
-        "remote4",
-        "remote5",
-        "remote6",
-        stage::RELAY,
-    ];
     let mut stages = [StageSpec::shared(stage::RELAY); DIMENSIONS];
     let mut at = 0;
     while at < DIMENSIONS {
         if dimensions < 3 || at + 1 < dimensions {
-            stages[at] = StageSpec::shared(names[at]);
+            stages[at] = StageSpec::shared(match at {
+                0 => stage::ORIGIN,
+                _ => BETWEEN[at - 1],
+            });
         }
         at += 1;
     }

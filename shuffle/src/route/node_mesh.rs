@@ -13,35 +13,30 @@
 //! ranks of the node. So no rank has more than its part of a dimension's links, whatever the lengths
 //! are. With one dimension it is the route of three hops.
 
-use super::grid::{DIMENSIONS, NodeGrid, Row, Step, last_step, step};
+use super::grid::{BETWEEN, DIMENSIONS, NodeGrid, Row, Step, last_step, step};
 use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, other_local, stage};
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
 /// A stage to the first speaker, and for each dimension one between nodes and one inside.
 const STAGES: usize = 1 + 2 * DIMENSIONS;
 
+/// Names of the stages inside of nodes, but the last.
+#[rustfmt::skip]
+const INSIDE: [&str; DIMENSIONS - 1] = [
+    "inside1", "inside2", "inside3", "inside4", "inside5", "inside6", "inside7", "inside8", "inside9",
+    "inside10", "inside11", "inside12", "inside13", "inside14", "inside15", "inside16", "inside17",
+    "inside18", "inside19",
+];
+
 /// Names of the stages of a grid with so many dimensions: `origin`, then one between nodes and one
 /// inside in turn, the last of which is `relay`.
 const fn named(dimensions: usize) -> [StageSpec; STAGES] {
-    let between = [
-        stage::REMOTE,
-        "remote2",
-        "remote3",
-        "remote4",
-        "remote5",
-        "remote6",
-        "remote7",
-        "remote8",
-    ];
-    let inside = [
-        "inside1", "inside2", "inside3", "inside4", "inside5", "inside6", "inside7",
-    ];
     let mut stages = [StageSpec::shared(stage::ORIGIN); STAGES];
     let mut at = 0;
     while at < DIMENSIONS {
-        stages[1 + 2 * at] = StageSpec::shared(between[at]);
+        stages[1 + 2 * at] = StageSpec::shared(BETWEEN[at]);
         stages[2 + 2 * at] = match at + 1 < dimensions {
-            true => StageSpec::shared(inside[at]),
+            true => StageSpec::shared(INSIDE[at]),
             false => StageSpec::shared(stage::RELAY),
         };
         at += 1;

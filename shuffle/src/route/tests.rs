@@ -353,3 +353,31 @@ fn names_are_read_as_they_are_written() {
             .contains("three-hop")
     );
 }
+
+#[test]
+fn a_hypercube_of_a_thousand_ranks_corrects_one_bit_with_each_hop() {
+    let shape = Shape::new(&[64; 16], 0);
+    let cube: RouteName = "mesh:2x2x2x2x2x2x2x2x2x2".parse().unwrap();
+    for (source, target) in [(0, 1023), (5, 5), (77, 78), (1000, 23), (512, 0)] {
+        let (mut at, mut corrected) = (source, 0);
+        for (next, _) in shape.way(cube, source, target) {
+            let hop = (at ^ next.0).count_ones();
+            assert!(hop == 1 || (hop, source) == (0, target), "{at} to {next}");
+            (at, corrected) = (next.0, corrected + hop);
+        }
+        assert_eq!((at, corrected), (target, (source ^ target).count_ones()));
+    }
+}
+
+#[test]
+fn grids_of_most_dimensions_reach_every_rank() {
+    let shape = Shape::new(&[2, 3, 1], 0);
+    for text in ["mesh:20d", "node-mesh:20d"] {
+        let name: RouteName = text.parse().unwrap();
+        let name = name.for_job(&shape.seen_by(EndpointId(0))).unwrap();
+        for (source, target) in (0..6).flat_map(|s| (0..6).map(move |t| (s, t))) {
+            let way = shape.way(name, source, target);
+            assert_eq!(way.last().map_or(source, |(end, _)| end.0), target);
+        }
+    }
+}
