@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trihop::agent::{self, AskedToEnd};
 use trihop::{Error, Options};
 
@@ -94,6 +95,7 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
             let _ = writeln!(out, "ready {name}").and_then(|()| out.flush());
         }
     };
+    raise_descriptors();
     let options = Options::from_env()?;
     let of_environment = std::env::var(ENV_LINGER)
         .ok()
@@ -115,4 +117,15 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
         why: source.to_string(),
     })?;
     agent::serve_jobs(options, &name, args.ranks, linger, Some(&signals), ready)
+}
+
+/// As many descriptors as this process may give itself: each job of an agent takes some.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Where the system refuses, those that it has do.
+    let _ = setrlimit(Resource::Nofile, most);
 }

@@ -111,7 +111,9 @@ impl Lives {
         }
         let news = match (thread::panicking(), self.is_relay) {
             (true, false) => News::failed(rank, "its program has panicked"),
-            (true, true) if self.is_agent => News::failed(rank, "the agent of its node has panicked"),
+            (true, true) if self.is_agent => {
+                News::failed(rank, "the agent of its node has panicked")
+            }
             (true, true) => News::failed(rank, "the relay of its process has panicked"),
             (false, false) => News {
                 rank,

@@ -193,12 +193,20 @@ impl Process {
             end: topology.endpoint().0,
         };
         let message = [label.encode(), said.encode()].concat();
-        match self.others.iter().find(|(end, _)| *end == to) {
-            Some((end, name)) => {
-                Self::hand(topology, *end, name, &message, &[], deadline).map(drop)
+        let Some((end, name)) = self.others.iter().find(|(end, _)| *end == to) else {
+            return Err(Error::bad_peer(topology.rank_of(to).0, "it has no socket"));
+        };
+        let rank = topology.rank_of(*end).0;
+        let hand = || DescriptorListener::send_to_listener(name, &message, &[], deadline);
+        let handed = match hand() {
+            Err(error) if error.is_want_of_descriptors() => {
+                self.look(|shared| shared.listener.with_reserve(hand))
             }
-            None => Err(Error::bad_peer(topology.rank_of(to).0, "it has no socket")),
-        }
+            handed => handed,
+        };
+        handed
+            .map(drop)
+            .map_err(|error| unreachable_or(rank, error))
     }
 
     /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
@@ -325,7 +333,7 @@ pub(crate) struct Unstarted<'a> {
 }
 
 impl<'a> Unstarted<'a> {
-    /// For any process; all but agents tell nobody.
+    /// For any process; all but agents tell nobody. It is dropped untold only by a panic.
     pub fn new(process: &'a Process, topology: &'a Topology, cookie: u64) -> Self {
         let is_agent = topology.has_agents() && topology.is_relay();
         Self {
@@ -336,16 +344,19 @@ impl<'a> Unstarted<'a> {
     pub fn has_started(mut self) {
         self.agent = None;
     }
-}
 
-impl Drop for Unstarted<'_> {
-    fn drop(&mut self) {
+    /// What has kept it from that.
+    pub fn has_failed(mut self, error: &Error) {
+        self.tell(&error.to_string());
+    }
+
+    fn tell(&mut self, why: &str) {
         let Some((process, topology, cookie)) = self.agent.take() else {
             return;
         };
         let said = Said::GivenUp(Error::Environment {
             key: "agent".to_owned(),
-            why: "it could not start this job, and its log says why".to_owned(),
+            why: format!("it could not start this job: {why}"),
         });
         for (end, _) in process
             .others
@@ -357,6 +368,12 @@ impl Drop for Unstarted<'_> {
                 tracing::debug!(%error, to = end.0, "a rank does not hear its agent");
             }
         }
+    }
+}
+
+impl Drop for Unstarted<'_> {
+    fn drop(&mut self) {
+        self.tell("it has panicked, as its log says");
     }
 }
 
