@@ -38,7 +38,7 @@ fn leave_and_live<S: Seat>(job: over::Job<S>) {
     }
     let gone = stream.fence().unwrap_err();
     let is_told =
-        matches!(&gone, Error::PeerDead { rank: 1, how } if how.contains("has left the job"));
+        matches!(&gone, Error::PeerFailed { rank: 1, why } if why.contains("has left the job"));
     assert!(is_told, "{gone}");
     let again = job.barrier().unwrap_err();
     assert_eq!(again, gone);
@@ -103,7 +103,9 @@ fn a_rank_that_drops_its_job_and_lives_on_is_missed_by_all() {
                 continue;
             }
             assert!(has_heard(folder.path()), "{outcome}");
-            assert_eq!(ended.status, 0, "{outcome}");
+            // Agents say that their job has failed.
+            let expected = i32::from(how.contains("agent"));
+            assert_eq!(ended.status, expected, "{outcome}");
         }
     }
 }
@@ -129,35 +131,33 @@ fn an_agent_without_descriptors_refuses_the_job_that_wants_them() {
     let (agent, name) = start_agent_with("short", 2, 72);
     let steady = [(), ()].map(|()| start_rank(test, &name, "steady", "steady"));
     have_attached(&steady);
+    let limit = "may have 72 descriptors: raise `ulimit -n`";
     let mut guests = Vec::new();
     let refused = loop {
         assert!(guests.len() < 40, "none of 40 jobs was refused");
         let number = guests.len().to_string();
         let mut pair = [(), ()].map(|()| start_rank(test, &name, &number, "guest"));
-        let mut ended = None;
+        let mut is_refused = false;
         until("a job is there, or refused", || {
-            ended = pair.iter_mut().position(|rank| !rank.runs());
-            ended.is_some() || pair.iter().all(|rank| rank.has_said("attached"))
+            is_refused = pair.iter().any(|rank| rank.has_said(limit));
+            let have_ended = pair.iter_mut().all(|rank| !rank.runs());
+            is_refused || have_ended || pair.iter().all(|rank| rank.has_said("attached"))
         });
-        let Some(ended) = ended else {
-            guests.push(pair);
-            continue;
-        };
-        let [first, second] = pair;
-        let (ended, other) = match ended {
-            0 => (first, second),
-            _ => (second, first),
-        };
-        // It may wait for the one that was refused.
-        other.signal(libc::SIGKILL);
-        other.wait();
-        break ended.wait();
+        if is_refused {
+            break pair;
+        }
+        let mut runs = pair.iter_mut().map(Launched::runs);
+        assert!(runs.all(|runs| runs), "neither rank says why");
+        guests.push(pair);
     };
-    assert!(!guests.is_empty(), "{refused:?}");
-    let is_told = refused
-        .stderr
-        .contains("may have 72 descriptors: raise `ulimit -n`");
-    assert!(is_told, "{refused:?}");
+    assert!(!guests.is_empty(), "not one job has found room");
+    for mut rank in refused {
+        // One may wait for the other, which was refused.
+        if rank.runs() {
+            rank.signal(libc::SIGKILL);
+        }
+        rank.wait();
+    }
     for mut rank in guests.into_iter().flatten() {
         rank.close_stdin();
         let ended = rank.wait();

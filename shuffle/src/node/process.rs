@@ -239,7 +239,8 @@ impl Process {
                 stream: BELLS,
                 end: end.0,
             };
-            let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
+            let given = self.give_to_all(topology, &label, &descriptors, deadline);
+            let numbers = given.map_err(|error| self.said_why(topology, cookie, error))?;
             for (other, number) in numbers.into_iter().filter(|_| end == own[0]) {
                 let rank = topology.rank_of(other).0;
                 let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
@@ -285,6 +286,15 @@ impl Process {
         let board = board
             .ok_or_else(|| not_arrived(&[topology.rank_of(topology.keeper()).0], &"no board"))?;
         Ok((Met { bells, board, wake }, watches))
+    }
+
+    /// What another process has said before it went, where it could not be reached any more.
+    fn said_why(&self, topology: &Topology, cookie: u64, error: Error) -> Error {
+        self.look(|shared| {
+            let kept = shared.keep_arrived(topology, cookie).map(drop);
+            let said = kept.and_then(|()| shared.requests.check());
+            said.err().unwrap_or(error)
+        })
     }
 
     fn wait_for_bells(

@@ -61,7 +61,10 @@ impl News {
                 topology.node_of(self.rank)
             ),
             Cause::AgentEnded => return agent_dead(rank),
-            Cause::Left => "its program has left the job without shutting it down".to_owned(),
+            Cause::Left => {
+                let why = "its program has left the job without shutting it down".to_owned();
+                return Error::PeerFailed { rank, why };
+            }
             Cause::Failed(why) => return Error::PeerFailed { rank, why },
         };
         Error::PeerDead { rank, how: why }
