@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use trihop::agent::{self, AskedToEnd};
+use trihop::agent::{self, AskedToEnd, PoolLimits};
 use trihop::{Error, Options};
 
 use crate::run::signals::Signals;
@@ -25,7 +25,10 @@ once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let 
 and a second one ends it at once.
 
 ENVIRONMENT
-  TRIHOP_AGENT_LINGER_MS  as `--linger-ms`, where that is not given
+  TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given
+  TRIHOP_MAX_INJECTION_MB  MiB of batches to other nodes that it holds at most, and
+  TRIHOP_MAX_EJECTION_MB   of slots for those from other nodes: streams get fewer buffers, and ranks
+                           that send wait
 
 ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
@@ -96,7 +99,10 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
         }
     };
     raise_descriptors();
-    let options = Options::from_env()?;
+    let options = Options {
+        pools: PoolLimits::from_env()?,
+        ..Options::from_env()?
+    };
     let of_environment = std::env::var(ENV_LINGER)
         .ok()
         .filter(|text| !text.is_empty());

@@ -146,7 +146,14 @@ impl JobState {
             let receives = link_limits.map_or(usize::MAX, |limits| limits.posted_receives);
             let need = |route, stream| {
                 let shared = is_on_demand(route, stream, receives);
-                Need::of(&topology, route, stream, shared, link_limits)
+                Need::of(
+                    &topology,
+                    route,
+                    stream,
+                    &options.pools,
+                    shared,
+                    link_limits,
+                )
             };
             let system = Engine::system_options();
             budget.admit(&[
