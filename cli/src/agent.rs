@@ -4,7 +4,8 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use trihop::agent::{self, AskedToEnd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use trihop::agent::{self, AskedToEnd, PoolLimits};
 use trihop::{Error, Options};
 
 use crate::run::signals::Signals;
@@ -25,7 +26,10 @@ once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let 
 and a second one ends it at once.
 
 ENVIRONMENT
-  TRIHOP_AGENT_LINGER_MS  as `--linger-ms`, where that is not given
+  TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given
+  TRIHOP_MAX_INJECTION_MB  MiB of batches to other nodes that it holds at most, and
+  TRIHOP_MAX_EJECTION_MB   of slots for those from other nodes: streams get fewer buffers, and ranks
+                           that send wait
 
 ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
@@ -95,7 +99,11 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
             let _ = writeln!(out, "ready {name}").and_then(|()| out.flush());
         }
     };
-    let options = Options::from_env()?;
+    raise_descriptors();
+    let options = Options {
+        pools: PoolLimits::from_env()?,
+        ..Options::from_env()?
+    };
     let of_environment = std::env::var(ENV_LINGER)
         .ok()
         .filter(|text| !text.is_empty());
@@ -116,4 +124,15 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
         why: source.to_string(),
     })?;
     agent::serve_jobs(options, &name, args.ranks, linger, Some(&signals), ready)
+}
+
+/// As many descriptors as this process may give itself: each job of an agent takes some.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Where the system refuses, those that it has do.
+    let _ = setrlimit(Resource::Nofile, most);
 }

@@ -101,6 +101,94 @@ fn benchmarks_run_by_agents_and_are_verified() {
     );
 }
 
+/// `env` stands for whatever runs a command: it says that, and the agent has what it sets.
+#[test]
+fn agents_run_under_the_command_that_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("agent-{node}.log");
+    let mut job = words("--seat agent -n 2 --nodes 2 --agent-under");
+    job.push(format!(
+        "env TRIHOP_LOG=info TRIHOP_LOG_FILE={}",
+        log.display()
+    ));
+    job.extend(words(&format!("-- {TRIHOP} exchange --count 100")));
+    has_ended_well(&Launched::trihop(job).wait(), "under env");
+    let mut logs: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| file.unwrap().file_name())
+        .collect();
+    logs.sort();
+    let of = |node: usize| {
+        logs.get(node).is_some_and(|name| {
+            name.to_string_lossy()
+                .starts_with(&format!("agent-{node}.log"))
+        })
+    };
+    assert!(of(0) && of(1) && logs.len() == 2, "{logs:?}");
+    for refused in [
+        "-n 2 --agent-under env -- true",
+        "--seat agent -n 2 --agent-under= -- true",
+    ] {
+        let ended = Launched::trihop(words(refused)).wait();
+        assert_eq!(ended.status, 2, "{refused}: {}", ended.stderr);
+        assert!(ended.stderr.contains("--agent-under"), "{}", ended.stderr);
+    }
+}
+
+/// Of all streams that the agents of a job have opened.
+fn pools_of_agents(ended: &Ended, of: &str) -> Vec<u64> {
+    let sum = |agent: u32| {
+        let prefix = format!("[agent {agent}]");
+        let lines = ended
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with(&prefix));
+        let behind = lines.filter_map(|line| line.split_once(of)?.1.split_whitespace().next());
+        behind.map(|number| number.parse::<u64>().unwrap()).sum()
+    };
+    vec![sum(0), sum(1)]
+}
+
+#[test]
+fn what_agents_hold_for_other_nodes_stays_within_the_limits_that_they_are_given() {
+    let run = |limits: &[(&str, &str)]| {
+        let command = format!("--seat agent -n 4 --nodes 2 -- {TRIHOP} exchange --count 3000");
+        let mut job = Launched::command(words(&command));
+        job.env("TRIHOP_LOG", "memory=info");
+        // As many batches as a stream's memory is for.
+        job.env("TRIHOP_REMOTE_MAXRPC", "64");
+        job.envs(limits.iter().copied());
+        Launched::start(job).wait()
+    };
+    let most = 1 << 20;
+    let ended = run(&[]).succeeded();
+    for of in ["send pools ", "receive pools "] {
+        let pools = pools_of_agents(&ended, of);
+        assert!(
+            pools.iter().all(|&bytes| bytes > most),
+            "{of}{pools:?}: {}",
+            ended.stderr
+        );
+    }
+    let both = [
+        ("TRIHOP_MAX_INJECTION_MB", "1"),
+        ("TRIHOP_MAX_EJECTION_MB", "1"),
+    ];
+    let ended = run(&both).succeeded();
+    for of in ["send pools ", "receive pools "] {
+        let pools = pools_of_agents(&ended, of);
+        let are_within = pools.iter().all(|bytes| (1..=most).contains(bytes));
+        assert!(are_within, "{of}{pools:?}: {}", ended.stderr);
+    }
+    for limit in both {
+        let ended = run(&[limit, ("TRIHOP_REMOTE_BUFTARGET_BYTES", "1048576")]);
+        assert_ne!(ended.status, 0, "{}", ended.stdout);
+        let is_named =
+            ended.stderr.contains(limit.0) && ended.stderr.contains("of 1048576 are left");
+        assert!(is_named, "{}", ended.stderr);
+    }
+}
+
 /// The ranks' library is one that cannot be loaded; the agents' is the system's.
 #[test]
 fn ranks_with_an_agent_open_no_fabric() {

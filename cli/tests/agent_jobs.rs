@@ -2,94 +2,17 @@
 
 mod launched;
 
-use std::io::Read;
 use std::process::Command;
-use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use launched::{Ended, Launched, until};
-use trihop::transport::sync::Flag;
+use launched::agents::{
+    descriptors, exchange_until_told, has_ended_well, have_attached, role, start_agent,
+    start_agent_named, start_rank, status, threads_of_jobs, watched_processes,
+};
+use launched::{Launched, until};
 use trihop::{Error, Job, Options, Rank, Reduce, Seat, State, over, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
-
-/// What this process is to do, where it is a rank of a test.
-const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
-
-fn role() -> Option<String> {
-    std::env::var(ENV_ROLE).ok()
-}
-
-/// An agent that is ready, and its name.
-fn start_agent(what: &str, ranks: u32, linger: &str) -> (Launched, String) {
-    let name = format!("trihop-test-{what}-{}", std::process::id());
-    (start_agent_named(&name, ranks, linger), name)
-}
-
-fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
-    let mut agent = Command::new(TRIHOP);
-    agent.args(["agent", "--name", name, "--ranks", &ranks.to_string()]);
-    match linger {
-        "by variable" => agent.env("TRIHOP_AGENT_LINGER_MS", "100"),
-        linger => agent.args(["--linger-ms", linger]),
-    };
-    let mut agent = Launched::start(agent);
-    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
-    agent
-}
-
-/// Starts this test binary as a rank: there it runs the test again, in this role.
-fn start_rank(test: &str, agent: &str, job: &str, role: &str) -> Launched {
-    let mut rank = Command::new(std::env::current_exe().unwrap());
-    rank.args([test, "--exact", "--nocapture"]);
-    rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
-    rank.env("TRIHOP_AGENT", agent).env("TRIHOP_AGENT_JOB", job);
-    Launched::start(rank)
-}
-
-fn have_attached(ranks: &[Launched]) {
-    until("all ranks have attached", || {
-        ranks.iter().all(|rank| rank.has_said("attached"))
-    });
-}
-
-fn has_ended_well(ended: &Ended, what: &str) {
-    assert_eq!(
-        ended.status, 0,
-        "{what}: {}\n{}",
-        ended.stdout, ended.stderr
-    );
-    assert!(!ended.stderr.contains("warn"), "{what}: {}", ended.stderr);
-}
-
-fn descriptors(process: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{process}/fd"))
-        .unwrap()
-        .count()
-}
-
-/// How many processes an agent watches.
-fn watched_processes(agent: u32) -> usize {
-    let links = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
-    let target = |link: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_link(link.unwrap().path()).unwrap_or_default()
-    };
-    let targets = links.map(target);
-    let pidfds = targets.filter(|target| target.to_string_lossy().contains("pidfd"));
-    pidfds.count()
-}
-
-/// A line of `/proc/PID/status` that has a number.
-fn status(process: u32, key: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key))
-        .unwrap();
-    let number = line.trim_start_matches(':').split_whitespace().next();
-    number.unwrap().parse().unwrap()
-}
 
 /// Joins a job, has each rank hear from each, and leaves it; how long joining and leaving took.
 fn attach_and_detach() -> trihop::Result<Duration> {
@@ -121,52 +44,12 @@ fn come_and_go(turns: u32, limit: Duration) {
     eprintln!("came {count} times: to join and leave took {median:?}, and {least:?} at least");
 }
 
-/// Whether standard input has ended.
-fn input_has_ended() -> Arc<Flag> {
-    let ended = Arc::<Flag>::default();
-    let tell = Arc::clone(&ended);
-    thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        tell.raise();
-    });
-    ended
-}
-
-/// Sends to all ranks in rounds, until the standard input of one has ended.
-fn exchange_until_told() -> trihop::Result<()> {
-    let told = input_has_ended();
-    let job = Job::start(Options::from_env()?)?;
-    let heard = State::new(0_u64);
-    let shuffle = job
-        .shuffle("steady")
-        .handler_with(&heard, |heard, _, _| *heard += 1)
-        .open()?;
-    eprintln!("attached");
-    let (mut rounds, mut stop) = (0, [0_u64]);
-    while stop == [0] {
-        for rank in 0..job.size() {
-            (0..100).try_for_each(|_| shuffle.send(Rank(rank), 0, b"steady"))?;
-        }
-        shuffle.fence()?;
-        rounds += 1;
-        assert_eq!(
-            heard.with(|heard| *heard),
-            rounds * 100 * u64::from(job.size())
-        );
-        stop = [u64::from(told.is_raised())];
-        job.allreduce(&mut stop, Reduce::Sum)?;
-    }
-    // An agent that is about to end does all for the jobs that it has.
-    job.shuffle("another").open()?.shutdown()?;
-    job.shutdown()
-}
-
 #[test]
 fn jobs_come_and_go_a_thousand_times_while_another_one_sends() {
     let test = "jobs_come_and_go_a_thousand_times_while_another_one_sends";
     match role().as_deref() {
         None => {}
-        Some("steady") => return exchange_until_told().unwrap(),
+        Some("steady") => return exchange_until_told(true).unwrap(),
         Some(turns) => return come_and_go(turns.parse().unwrap(), Duration::from_secs(60)),
     }
     let (agent, name) = start_agent("thousand", 2, "never");
@@ -211,19 +94,6 @@ fn jobs_come_and_go_a_thousand_times_while_another_one_sends() {
     has_ended_well(&agent.wait(), "the agent");
 }
 
-/// Threads of an agent that relay for a job each.
-fn threads_of_jobs(agent: u32) -> usize {
-    let threads = std::fs::read_dir(format!("/proc/{agent}/task")).unwrap();
-    let name = |thread: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default()
-    };
-    // The kernel keeps 15 letters.
-    let names = threads.map(name);
-    names
-        .filter(|name| name.trim() == "trihop-agent-jo")
-        .count()
-}
-
 #[test]
 fn an_agent_without_jobs_ends_after_its_time_to_linger() {
     if role().is_some() {
@@ -258,7 +128,7 @@ fn an_agent_that_is_asked_to_end_does_so_with_its_last_job() {
     let test = "an_agent_that_is_asked_to_end_does_so_with_its_last_job";
     match role().as_deref() {
         None => {}
-        Some("steady") => return exchange_until_told().unwrap(),
+        Some("steady") => return exchange_until_told(true).unwrap(),
         Some(_) => return eprintln!("refused: {}", attach_and_detach().unwrap_err()),
     }
     let (agent, name) = start_agent("drain", 2, "never");
@@ -295,8 +165,8 @@ fn a_job_of_which_a_rank_is_killed_ends_alone() {
     let test = "a_job_of_which_a_rank_is_killed_ends_alone";
     match role().as_deref() {
         None => {}
-        Some("steady") => return exchange_until_told().unwrap(),
-        Some(_) => return eprintln!("ends: {}", exchange_until_told().unwrap_err()),
+        Some("steady") => return exchange_until_told(true).unwrap(),
+        Some(_) => return eprintln!("ends: {}", exchange_until_told(true).unwrap_err()),
     }
     let (agent, name) = start_agent("killed", 2, "never");
     let both = |job: &str, role: &str| {

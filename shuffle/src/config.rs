@@ -6,6 +6,7 @@
 //! are named in a warning.
 
 mod names;
+mod pools;
 mod shares;
 mod shim;
 mod table;
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::route::RouteName;
 use crate::{option_note, option_text, option_value, options_table};
 
+pub use pools::PoolLimits;
 pub use shares::Shares;
 pub use shim::ShimOptions;
 use value::{Range, Value, range_of};
@@ -128,6 +130,9 @@ macro_rules! declare {
         pub struct Options {
             /// Defaults for every stream of the job.
             pub stream: StreamOptions,
+            /// What the pools of all its streams may take together, where this is an agent.
+            #[doc(hidden)]
+            pub pools: PoolLimits,
             $(
                 $(#[doc = $j_doc])+
                 ///
@@ -140,6 +145,7 @@ macro_rules! declare {
             fn default() -> Self {
                 Self {
                     stream: StreamOptions::default(),
+                    pools: PoolLimits::default(),
                     $($j: option_value!($j_default),)+
                 }
             }

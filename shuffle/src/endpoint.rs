@@ -25,7 +25,7 @@ use trihop_transport::ring::{Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
 
-use crate::config::{Options, StreamOptions};
+use crate::config::{Options, PoolLimits, StreamOptions};
 use crate::engine::at_once::OwnSend;
 use crate::engine::inbound::{CONTROL_BYTES, Links};
 use crate::engine::outbound::Outbound;
@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     pub name: String,
     pub options: StreamOptions,
     pub route: JobRoute,
+    /// What its pools may take.
+    pub pools: PoolLimits,
     item_bytes: usize,
     stream_sizes: StreamSizes,
 }
@@ -311,6 +313,7 @@ impl Engine {
         Ok(Plan {
             name: name.to_owned(),
             options,
+            pools: PoolLimits::default(),
             item_bytes,
             stream_sizes,
             route,
@@ -377,15 +380,18 @@ impl Engine {
         }
     }
 
-    /// Names, routes and options of the streams that hold memory, and whether their links share
-    /// slots: those that are open, those that are kept for others, and those that were given up.
-    pub fn held(&self) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, bool)> {
+    /// Names, routes, options and bounds of pools of the streams that hold memory, and whether their
+    /// links share slots: those that are open, those that are kept for others, and those that were given up.
+    pub fn held(
+        &self,
+    ) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, &PoolLimits, bool)> {
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
         all.map(|&at| {
             let (state, out) = (&self.streams[at], &self.outs[at]);
             let links = state.inbound.links.as_ref();
             let on_demand = links.is_some_and(|links| links.is_on_demand());
-            (&*state.name, &out.queues.route, &state.options, on_demand)
+            let route = &out.queues.route;
+            (&*state.name, route, &state.options, &state.pools, on_demand)
         })
     }
 
@@ -442,6 +448,7 @@ impl Engine {
         let Plan {
             name,
             options,
+            pools,
             item_bytes,
             stream_sizes,
             route,
@@ -466,7 +473,7 @@ impl Engine {
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
             let on_demand = is_on_demand(&route, &options, receives);
             sizes = stream_sizes.batch_sizes(&options, link.limits(), on_demand);
-            let [batch_slots, notice_slots] = send_slots(&options, &sizes, count);
+            let [batch_slots, notice_slots] = send_slots(&options, &pools, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never
             // announced.
             let read = mover == Mover::Read && sizes.buffer_bytes > sizes.small_bytes;
@@ -477,7 +484,17 @@ impl Engine {
             };
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
-            let plan = link_plan(&route, &options, &stream_sizes, sizes, self.posted);
+            let limits = link.limits();
+            let posted = self.posted;
+            let plan = link_plan(
+                &route,
+                &options,
+                &stream_sizes,
+                sizes,
+                posted,
+                &pools,
+                limits,
+            );
             let opened = Links::open(link, identity, &plan, &mut self.completions)?;
             self.posted += opened.posted;
             links = Some(opened);
@@ -509,6 +526,7 @@ impl Engine {
             inbound,
             priority: options.priority,
             options,
+            pools,
             item_bytes,
             identity,
             frame_bytes: stream_sizes.frame_bytes,

@@ -251,10 +251,13 @@ impl JobState {
         self.node.next_request(&talk)
     }
 
-    /// As a relay: answers the last request.
+    /// As a relay: answers the last request. Where a rank cannot be told, the job fails, which all
+    /// hear of.
     pub fn reply(&mut self, answer: Answer) {
         let talk = talk(&self.engine, &self.options);
-        self.node.reply(&talk, answer);
+        if let Err(error) = self.node.reply(&talk, answer) {
+            self.fail(error);
+        }
     }
 
     /// As a relay: has met what ends the job.

@@ -316,35 +316,48 @@ impl NodeExchange {
     }
 
     /// Answers the last request.
-    pub fn reply(&mut self, about: &Talk<'_>, answer: Answer) {
+    ///
+    /// # Errors
+    /// A rank that lives cannot be told, and would wait for it.
+    pub fn reply(&mut self, about: &Talk<'_>, answer: Answer) -> Result<()> {
         let number = self.requests - 1;
         if about.topology.has_agents() {
-            self.say_to_ranks(about, &Said::Answer(number, answer));
+            self.say_to_ranks(about, &Said::Answer(number, answer))?;
             self.process
                 .change(|shared| shared.requests.answered(number));
         } else {
             self.process
                 .change(|shared| shared.requests.reply(number, answer));
         }
+        Ok(())
     }
 
     /// An endpoint of this relay cannot go on: who waits for its answers hears of it.
     pub fn give_up(&self, about: &Talk<'_>, error: &Error) {
         self.process.give_up(error);
         if about.topology.has_agents() && about.topology.is_relay() {
-            self.say_to_ranks(about, &Said::GivenUp(error.clone()));
+            // The board says it too.
+            let _ = self.say_to_ranks(about, &Said::GivenUp(error.clone()));
         }
     }
 
     /// Says something to all ranks of this agent. One that is gone is missed by others.
-    fn say_to_ranks(&self, about: &Talk<'_>, said: &Said) {
+    ///
+    /// # Errors
+    /// What keeps it from reaching one that is not, once the others have been told.
+    fn say_to_ranks(&self, about: &Talk<'_>, said: &Said) -> Result<()> {
         let (topology, ranks) = (about.topology, about.topology.ranks_per_process());
         let first = topology.process() * ranks;
+        let mut outcome = Ok(());
         for rank in (first..first + ranks).map(EndpointId) {
             if let Err(error) = self.say(about, rank, said) {
                 tracing::debug!(%error, to = rank.0, "a rank does not hear its agent");
+                if !error.is_about_peer() {
+                    outcome = Err(error);
+                }
             }
         }
+        outcome
     }
 
     fn say(&self, about: &Talk<'_>, to: EndpointId, said: &Said) -> Result<()> {

@@ -142,12 +142,28 @@ impl PartialEq for SystemError {
 impl Eq for SystemError {}
 
 impl Error {
-    /// An operating-system error with what was attempted.
+    /// An operating-system error with what was attempted, and the limit that was reached where it
+    /// is one of descriptors.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System {
-            what: what.into(),
-            source: SystemError(Arc::new(source.into())),
+        let (mut what, source) = (what.into(), source.into());
+        match source.raw_os_error() {
+            Some(libc::EMFILE) => what.push_str(&descriptors_limit()),
+            Some(libc::ENFILE) => what.push_str(" (those of the machine: `fs.file-max`)"),
+            _ => {}
         }
+        Self::System {
+            what,
+            source: SystemError(Arc::new(source)),
+        }
+    }
+
+    /// Whether it is due to descriptors that have run out.
+    pub fn is_want_of_descriptors(&self) -> bool {
+        let number = match self {
+            Self::System { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        matches!(number, Some(libc::EMFILE | libc::ENFILE))
     }
 
     /// A configuration error.
@@ -157,4 +173,12 @@ impl Error {
             why: why.into(),
         }
     }
+}
+
+fn descriptors_limit() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let number = limit
+        .current
+        .map_or("any number of".to_owned(), |n| n.to_string());
+    format!(" (this process may have {number} descriptors: raise `ulimit -n`)")
 }

@@ -21,7 +21,13 @@ pub fn spawn<T: Send + 'static>(
         run()
     });
     drop(before);
-    let handle = spawned.map_err(|e| Error::system(format!("starting the thread `{name}`"), e))?;
+    let handle = spawned.map_err(|e| {
+        let limits = "`ulimit -u`, the control group's pids.max, memory for its stack";
+        Error::system(
+            format!("starting the thread `{name}` (bounded by {limits})"),
+            e,
+        )
+    })?;
     Ok(MaskedThread { handle, finished })
 }
 

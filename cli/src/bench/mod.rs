@@ -7,6 +7,7 @@
 mod a2a;
 mod agups;
 mod around;
+mod attach;
 mod c;
 mod cc;
 mod channel;
@@ -68,6 +69,8 @@ pub enum Name {
     Push,
     /// Two ranks through channels: half a round trip, a get from the other's channel, and a stream
     Channel,
+    /// Jobs of one rank that join at an agent which stays, and leave it, one after the other
+    Attach,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
@@ -83,6 +86,7 @@ impl Name {
         let wanted = match self {
             Self::Ring if nodes != 1 => "ring is between two ranks of one node",
             Self::P2p if nodes != 2 => "p2p is between two ranks of two nodes",
+            Self::Attach if (ranks, nodes) != (1, 1) => "attach is of one rank, on one node",
             Self::Ring | Self::P2p | Self::Channel if ranks != 2 => {
                 let why = format!("{} is between two ranks, this job has {ranks}", text(self));
                 return Err(Error::Shape(why));
@@ -97,6 +101,7 @@ impl Name {
         match self {
             Self::Ring | Self::Channel => (2, 1),
             Self::P2p => (2, 2),
+            Self::Attach => (1, 1),
             Self::Around => (4, 2),
             _ => (4, 1),
         }
@@ -150,6 +155,11 @@ impl Name {
             Self::Ig | Self::Agups | Self::Around => (16, 16),
             Self::A2a | Self::Round | Self::Channel => (8, usize::MAX),
             Self::Exchange => (0, usize::MAX),
+            Self::Attach if args.size.is_empty() => return Ok(()),
+            Self::Attach => {
+                let why = "attach sends no messages, and has no --size";
+                return Err(Error::Shape(why.to_owned()));
+            }
         };
         match args
             .size
@@ -181,6 +191,7 @@ impl Name {
             Self::Cc => cc::run(args, options),
             Self::Channel => channel::run(args, options),
             Self::Around => around::run(args, options),
+            Self::Attach => attach::run(args, &options),
             Self::Round => rounds::run(args, options),
             Self::Push => push::run(args, options),
             Self::Exchange => exchange::run(args, options),
@@ -201,7 +212,7 @@ fn text(value: impl ValueEnum) -> String {
 pub struct BenchArgs {
     /// What to measure
     pub name: Name,
-    /// Ranks to start [default: 4; ring, p2p, channel: 2; scale: 10,000 simulated ones]
+    /// Ranks to start [default: 4; ring, p2p, channel: 2; attach: 1; scale: 10,000 simulated ones]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
     /// Simulated nodes to spread them over [default: 1; p2p, around: 2; scale: as --per-node asks]
@@ -214,7 +225,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
     /// Messages per rank and repetition (ring, p2p, channel: of the stream, and round trips at most; agups:
-    /// updaters; cc: vertices of the whole graph; around: laps; round: rounds)
+    /// updaters; cc: vertices of the whole graph; around: laps; round: rounds; attach: jobs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]
@@ -367,6 +378,9 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
         if args.netns {
             let why = "--netns separates nodes, and one rank is alone on one; leave it out, or start more ranks";
             return Err(Error::Shape(why.to_owned()));
+        }
+        if args.name == Name::Attach {
+            return attach::start(&args);
         }
     } else if args.ranks.is_some() || args.nodes.is_some() || args.netns {
         let why =

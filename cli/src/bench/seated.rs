@@ -74,6 +74,9 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     if !matches!(args.seat, Seat::Minirank | Seat::Agent) {
         return Ok(());
     }
+    if name == Name::Attach && args.seat == Seat::Agent {
+        return Ok(()); // it has no other one
+    }
     let seat = text(args.seat);
     let has = [Name::Histo, Name::A2a, Name::Push, Name::Cc, Name::Channel];
     let is_ring = name == Name::Ring && args.seat == Seat::Minirank;

@@ -79,6 +79,10 @@ pub struct RunArgs {
     /// then
     #[arg(long, value_enum, default_value = "own")]
     seat: Seat,
+    /// --seat agent: a command with its options, divided at blanks, that runs each agent, such as
+    /// `valgrind -q` or `perf record -g -o agent-{node}.data`; `{node}` is the node's number
+    #[arg(long, value_name = "CMD", value_parser = words_of_command)]
+    agent_under: Option<Words>,
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -91,6 +95,18 @@ pub struct RunArgs {
         value_name = "CMD"
     )]
     command: Vec<OsString>,
+}
+
+/// A command and its options.
+#[derive(Debug, Clone)]
+struct Words(Vec<String>);
+
+fn words_of_command(text: &str) -> Result<Words, String> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    match words.is_empty() {
+        true => Err("it names no command".to_owned()),
+        false => Ok(Words(words)),
+    }
 }
 
 /// Who speaks with other nodes.
@@ -117,6 +133,13 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
     spec.agents = args.seat == Seat::Agent;
+    if let Some(Words(words)) = args.agent_under {
+        if !spec.agents {
+            let why = "--agent-under is for agents, which --seat agent starts";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        spec.agent_under = words;
+    }
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env
         .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));
@@ -187,6 +210,9 @@ pub struct LaunchSpec {
     pub netns: bool,
     /// One agent per node beside the ranks. Default no.
     pub agents: bool,
+    /// What runs each agent: a command and its options, with `{node}` for the node's number. Default
+    /// none.
+    pub agent_under: Vec<String>,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
 }
@@ -203,6 +229,7 @@ impl LaunchSpec {
             grace: Duration::from_secs(5),
             netns: false,
             agents: false,
+            agent_under: Vec::new(),
             says_why: false,
         }
     }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use trihop::{Job, Options, Rank};
 
+use crate::launched::agents::{ENV_ROLE, role, start_agent};
 use crate::launched::{Launched, try_run};
 use crate::ranks::job;
 
@@ -57,8 +58,12 @@ fn count(trace: &str) -> BTreeMap<&str, u64> {
         .iter()
         .rposition(|line| line.contains(END))
         .expect("a rank came to the end");
+    count_lines(&lines[begin..=end])
+}
+
+fn count_lines<'a>(lines: &[&'a str]) -> BTreeMap<&'a str, u64> {
     let mut calls = BTreeMap::new();
-    for line in &lines[begin..=end] {
+    for line in lines {
         // "PID name(arguments) = result"; the second half of an interrupted line, signals and ends
         // have no such name.
         let (_, call) = line.split_once(' ').unwrap_or_default();
@@ -71,17 +76,78 @@ fn count(trace: &str) -> BTreeMap<&str, u64> {
     calls
 }
 
+fn may_trace() -> bool {
+    let mut tried = Command::new("strace");
+    tried.args(["-f", "-o", "/dev/null", "true"]);
+    try_run(tried).is_some_and(|ended| ended.status == 0)
+}
+
+/// Calls to join a job of one rank at an agent, and to leave it, that are too many, beside those
+/// that wait. To join alone took 283 where each file of the kernel was read in several pieces, and
+/// some of them up to five times.
+const TOO_MANY_TO_ATTACH: u64 = 280;
+
+/// Calls by which a rank waits: how many it makes says nothing of it.
+const WAITS: [&str; 5] = [
+    "accept4",
+    "sched_yield",
+    "ppoll",
+    "epoll_wait",
+    "epoll_pwait2",
+];
+
+#[test]
+fn to_join_a_job_at_an_agent_and_to_leave_it_takes_few_system_calls() {
+    let test = "syscalls::to_join_a_job_at_an_agent_and_to_leave_it_takes_few_system_calls";
+    if role().is_some() {
+        for _ in 0..2 {
+            mark(BEGIN);
+            let job = Job::start(Options::from_env().unwrap()).unwrap();
+            job.shutdown().unwrap();
+            mark(END);
+        }
+        return;
+    }
+    if !may_trace() {
+        return eprintln!("skipped: {test}: strace is missing, or may not trace");
+    }
+    let (agent, name) = start_agent("calls", 1, "never");
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(&trace);
+    command.arg(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]);
+    command.env(ENV_ROLE, "rank").env("TRIHOP_AGENT", &name);
+    Launched::start(command).wait().succeeded();
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    let lines: Vec<&str> = trace.lines().collect();
+    let all = |mark: &str| {
+        let numbered = lines.iter().enumerate();
+        let found = numbered.filter(|(_, line)| line.contains(mark));
+        found.map(|(number, _)| number).collect::<Vec<_>>()
+    };
+    let (begins, ends) = (all(BEGIN), all(END));
+    assert_eq!((begins.len(), ends.len()), (2, 2));
+    for (begin, end) in begins.into_iter().zip(ends) {
+        let mut calls = count_lines(&lines[begin + 1..end]);
+        calls.retain(|name, _| !WAITS.contains(name));
+        let sum: u64 = calls.values().sum();
+        eprintln!("{sum} system calls to join and to leave: {calls:?}");
+        assert!(sum <= TOO_MANY_TO_ATTACH, "{sum}: {calls:?}");
+    }
+    agent.signal(libc::SIGTERM);
+    assert_eq!(agent.wait().status, 0);
+}
+
 #[test]
 fn a_steady_stream_over_three_hops_hardly_enters_the_kernel() {
     let test = "syscalls::a_steady_stream_over_three_hops_hardly_enters_the_kernel";
     if std::env::var_os("TRIHOP_BOOT_FD").is_some() {
         return rank();
     }
-    let mut tried = Command::new("strace");
-    tried.args(["-f", "-o", "/dev/null", "true"]);
-    if try_run(tried).is_none_or(|ended| ended.status != 0) {
-        eprintln!("skipped: {test}: strace is missing, or may not trace");
-        return;
+    if !may_trace() {
+        return eprintln!("skipped: {test}: strace is missing, or may not trace");
     }
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");

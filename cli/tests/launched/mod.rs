@@ -1,6 +1,7 @@
 //! A command under test: its output gathered, ended by a watchdog rather than hanging.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod agents;
 pub mod compiled;
 pub mod exchanged;
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,12 +39,13 @@ pub trait AskedToEnd {
 /// that wait for others of their job, and ends with the last of its jobs. Asked once more it
 /// returns at once; the jobs that it has then end with its process.
 ///
-/// A job that fails is logged at level warn, and is the end of that job alone. Memory is bounded for
-/// each of them; threads and descriptors are the process's. `ready` is called once ranks may come.
+/// A job that fails is logged at level warn, and is the end of that job alone; so is one for which
+/// no thread is to be had or descriptors run out, and one whose relay panics: its ranks hear why.
+/// Memory is bounded for each of them; threads and descriptors are the process's. `ready` is called
+/// once ranks may come.
 ///
 /// # Errors
-/// A name that another agent has; a launcher that knows several agents; threads or descriptors run
-/// out, which ends the jobs that it has too. So does a panic.
+/// A name that another agent has; a launcher that knows several agents.
 pub fn serve_jobs(
     options: Options,
     name: &str,
@@ -118,8 +118,16 @@ impl Agent {
                 .chain(asked.map(AskedToEnd::descriptor))
                 .collect();
             if let Some(party) = open.receive(&others, end)? {
-                alone_since = None;
-                self.jobs.start(self.options.clone(), self.ranks, party)?;
+                let started = self
+                    .jobs
+                    .start(self.options.clone(), self.ranks, party.clone());
+                match started {
+                    Ok(()) => alone_since = None,
+                    Err(error) => {
+                        tracing::warn!(%error, "refused a job");
+                        open.refuse_all(&party, &error.to_string());
+                    }
+                }
             }
         }
         if let Some(reception) = reception {
@@ -170,15 +178,14 @@ impl Jobs {
         Ok(())
     }
 
-    /// Forgets the jobs that have ended; whether there were any. A panic of one of them is one of
-    /// this process, whose end its ranks hear of.
+    /// Forgets the jobs that have ended; whether there were any.
     fn reap(&mut self) -> bool {
         is_woken(&self.ended.woken);
         let numbers = std::mem::take(&mut *self.ended.lock());
         for number in &numbers {
             let thread = self.running.remove(number);
-            if let Some(Err(panic)) = thread.map(MaskedThread::join) {
-                resume_unwind(panic);
+            if thread.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!(number, "a job of this agent has ended by a panic");
             }
         }
         !numbers.is_empty()
@@ -214,16 +221,33 @@ impl Drop for TellEnded {
 
 /// Relays for one job, whose ranks are all of it.
 fn serve_job(options: Options, ranks: u32, party: Party) -> Result<()> {
-    let mut party = Some(party);
-    let mut receive = || Ok(party.take().expect("a job is received once"));
-    let launcher = Box::new(Single::new()?);
-    match JobState::start_agent(options, launcher, ranks, &mut receive) {
-        Ok(started) => relay(Inline::new(started)?),
+    let mut waiting = Unwelcomed(Some(party));
+    let started = Single::new().map_err(Error::from).and_then(|launcher| {
+        let mut receive = || Ok(waiting.0.take().expect("a job is received once"));
+        JobState::start_agent(options, Box::new(launcher), ranks, &mut receive)
+    });
+    match started.and_then(Inline::new) {
+        Ok(seat) => relay(seat),
         Err(error) => {
-            if let Some(party) = &party {
-                party.refuse(&error.to_string());
-            }
+            waiting.refuse(&error.to_string());
             Err(error)
         }
+    }
+}
+
+/// Ranks that have come, and have not heard of each other yet. A panic refuses them too.
+struct Unwelcomed(Option<Party>);
+
+impl Unwelcomed {
+    fn refuse(&mut self, why: &str) {
+        if let Some(party) = self.0.take() {
+            party.refuse(why);
+        }
+    }
+}
+
+impl Drop for Unwelcomed {
+    fn drop(&mut self) {
+        self.refuse("it has panicked, as its log says");
     }
 }

@@ -7,7 +7,7 @@ use trihop_transport::ring::InboxLayout;
 use trihop_transport::topology::Topology;
 
 use super::StreamSizes;
-use crate::config::StreamOptions;
+use crate::config::{PoolLimits, StreamOptions};
 use crate::engine::inbound::{CONTROL_BYTES, LinkPlan};
 use crate::error::Result;
 use crate::queue::remote::{BatchSizes, LinkLimits};
@@ -20,11 +20,20 @@ use crate::route::{JobRoute, Stage};
 const NOTICES_PER_LINK: usize = 8;
 
 /// Slots of the pools for batches and for notices of a stream with so many links.
-pub(super) fn send_slots(options: &StreamOptions, sizes: &BatchSizes, links: usize) -> [usize; 2] {
+pub(super) fn send_slots(
+    options: &StreamOptions,
+    pools: &PoolLimits,
+    sizes: &BatchSizes,
+    links: usize,
+) -> [usize; 2] {
+    let notices = NOTICES_PER_LINK * links.min(32);
     let least = BUFFERS_PER_LINK * links;
     let most = (links * (sizes.most_in_flight as usize + 1)).max(least);
-    let batches = (options.shares().send_pool_bytes / sizes.buffer_bytes).clamp(least, most);
-    [batches, NOTICES_PER_LINK * links.min(32)]
+    let room = pools
+        .injection_bytes
+        .saturating_sub(notices * CONTROL_BYTES);
+    let bytes = options.shares().send_pool_bytes.min(room);
+    [(bytes / sizes.buffer_bytes).clamp(least, most), notices]
 }
 
 /// What the links of a stream need to receive, beside `posted` receives of other streams.
@@ -34,18 +43,26 @@ pub(super) fn link_plan(
     stream_sizes: &StreamSizes,
     sizes: BatchSizes,
     posted: usize,
+    pools: &PoolLimits,
+    limits: &Limits,
 ) -> LinkPlan {
     let most =
         |(stage, limits): (_, &LinkLimits)| route.links_of(stage) as usize * limits.maxrpc as usize;
     let has_links = |&stage: &Stage| route.links_of(stage) > 0;
-    LinkPlan {
+    let mut plan = LinkPlan {
         links: route.links() as usize,
         stages: route.numbers().filter(has_links).collect(),
         sizes,
         in_flight: route.numbers().zip(&stream_sizes.links).map(most).sum(),
-        receive_pool_bytes: options.shares().receive_pool_bytes,
+        receive_pool_bytes: 0,
         posted,
-    }
+    };
+    // Beside what it has without any memory of the pool, which is one large slot at least.
+    let least = plan.bytes(limits.posted_receives, limits.mover);
+    let room = pools.ejection_bytes.saturating_sub(least);
+    let room = room.saturating_add(plan.sizes.large_bytes);
+    plan.receive_pool_bytes = options.shares().receive_pool_bytes.min(room);
+    plan
 }
 
 /// Memory that is a stream's own from its opening on, or may become so by the first messages that
@@ -66,6 +83,7 @@ impl Need {
         topology: &Topology,
         route: &JobRoute,
         options: &StreamOptions,
+        pools: &PoolLimits,
         on_demand: bool,
         limits: Option<&Limits>,
     ) -> Result<Self> {
@@ -88,12 +106,17 @@ impl Need {
         let links = route.links() as usize;
         if let Some(limits) = limits.filter(|_| links > 0) {
             let sizes = stream_sizes.batch_sizes(options, limits, on_demand);
-            let [batches, notices] = send_slots(options, &sizes, links);
-            let plan = link_plan(route, options, &stream_sizes, sizes, 0);
+            let [batches, notices] = send_slots(options, pools, &sizes, links);
+            let plan = link_plan(route, options, &stream_sizes, sizes, 0, pools, limits);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
             need.receive_pools = plan.bytes(limits.posted_receives, limits.mover);
         }
         Ok(need)
+    }
+
+    /// Of it what its links send from, and what they receive into.
+    pub fn pools(&self) -> [usize; 2] {
+        [self.send_pools, self.receive_pools]
     }
 
     /// All of it.

@@ -27,7 +27,7 @@ use trihop_transport::protocol::wire::Run;
 use trihop_transport::ring::Inbox;
 use trihop_transport::topology::Topology;
 
-use crate::config::StreamOptions;
+use crate::config::{PoolLimits, StreamOptions};
 use crate::deliver::{Handover, Reassembly};
 use crate::error::{Error, Result};
 use crate::queue::Input;
@@ -170,6 +170,8 @@ pub(crate) struct StreamState {
     pub name: String,
     pub topology: Topology,
     pub options: StreamOptions,
+    /// What its pools may take.
+    pub pools: PoolLimits,
     /// Bytes of an item, 0 on a byte shuffle.
     pub item_bytes: usize,
     pub identity: Identity,

@@ -113,7 +113,7 @@ mod tests {
     use trihop_transport::topology::Rank;
 
     use super::*;
-    use crate::config::StreamOptions;
+    use crate::config::{PoolLimits, StreamOptions};
     use crate::route::{JobRoute, RouteName};
 
     const ENDPOINT: usize = 1 << 20;
@@ -147,6 +147,7 @@ mod tests {
             &topology,
             &route,
             &StreamOptions::default(),
+            &PoolLimits::default(),
             false,
             Some(&limits),
         )

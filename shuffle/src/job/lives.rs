@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
+use trihop_transport::sync::thread;
 use trihop_transport::topology::{EndpointId, NodeId, Rank, Topology};
 use trihop_transport::watch::{
     self, Board, Cause, Listening, Neighbour, News, Setup, Watch, agent_dead, neighbours,
@@ -30,6 +31,9 @@ use crate::node::{Met, NodeExchange};
 const EXPLANATION: Duration = Duration::from_secs(1);
 /// How long calls go on after the first news of a process that ended.
 const GRACE_NS: u64 = 100_000_000;
+/// How often a call looks before the first news end it: one that got no core for a while looks at
+/// what has come meanwhile.
+const GRACE_LOOKS: u32 = 4;
 /// How often it looks for them.
 const LOOK: Duration = Duration::from_millis(1);
 /// How long the rank that has the watch keeps its process from ending before news have gone out.
@@ -45,12 +49,17 @@ pub(super) struct Lives {
     watch: Option<Watch>,
     /// When this rank first saw news of a process that ended, 0 while it has not.
     seen_ns: u64,
+    /// How often this rank has looked since.
+    looks: u32,
     /// The news that end the job have been waited for to go out.
     told: bool,
-    /// This rank, whose end no kernel tells, until it has ended the job; of a relay, the first rank
-    /// of its process.
-    mini: Option<Rank>,
+    /// This rank, until it has ended the job: no kernel tells that it leaves before. Of a relay,
+    /// the first rank of its process.
+    joined: Option<Rank>,
+    /// A forked child has no part in the job, nor this memory.
+    process: u32,
     is_relay: bool,
+    is_agent: bool,
     /// The agent of this rank is gone, and its job goes on as far as it can without.
     has_lost_agent: bool,
 }
@@ -70,9 +79,12 @@ impl Lives {
             wake: met.wake,
             watch: None,
             seen_ns: 0,
+            looks: 0,
             told: false,
-            mini: (topology.has_relays() && !topology.has_agents()).then(|| topology.rank()),
+            joined: Some(topology.rank()),
+            process: std::process::id(),
             is_relay: topology.is_relay(),
+            is_agent: topology.is_relay() && topology.has_agents(),
             has_lost_agent: false,
         }
     }
@@ -88,19 +100,42 @@ impl Lives {
         self.board.is_over()
     }
 
-    /// A rank that is a thread goes without having ended the job: all others hear of it.
+    /// A rank goes without having ended the job, and its process may live on: all others hear of
+    /// it.
     fn leave(&mut self) {
-        if let Some(rank) = self.mini.take()
-            && !self.board.is_over()
+        let Some(rank) = self.joined.take() else {
+            return;
+        };
+        if self.process != std::process::id() || self.board.is_over() {
+            return;
+        }
+        let news = match (thread::panicking(), self.is_relay) {
+            (true, false) => News::failed(rank, "its program has panicked"),
+            (true, true) if self.is_agent => {
+                News::failed(rank, "the agent of its node has panicked")
+            }
+            (true, true) => News::failed(rank, "the relay of its process has panicked"),
+            (false, false) => News {
+                rank,
+                cause: Cause::Left,
+            },
+            // It ends by an error that its ranks are told of.
+            (false, true) => return,
+        };
+        self.post(&news);
+        self.let_tell();
+    }
+
+    /// What has the watch may end as soon as it has heard of news: the watch tells its neighbours
+    /// before.
+    fn let_tell(&mut self) {
+        if std::mem::replace(&mut self.told, true) {
+            return;
+        }
+        if let Some(watch) = &self.watch
+            && !watch.wait_told(TELLING)
         {
-            let why = match (trihop_transport::sync::thread::panicking(), self.is_relay) {
-                (true, false) => "its program has panicked",
-                (true, true) => "the relay of its process has panicked",
-                (false, false) => "its thread has left the job without shutting it down",
-                // It ends by an error that its ranks are told of.
-                (false, true) => return,
-            };
-            self.post(&News::failed(rank, why));
+            tracing::warn!("the watch has not told other nodes within a second why this job ends");
         }
     }
 
@@ -123,7 +158,8 @@ impl Lives {
         if self.seen_ns == 0 {
             self.seen_ns = now_ns;
         }
-        now_ns.saturating_sub(self.seen_ns) < GRACE_NS
+        self.looks = self.looks.saturating_add(1);
+        now_ns.saturating_sub(self.seen_ns) < GRACE_NS || self.looks < GRACE_LOOKS
     }
 
     /// Posts news unless there are some, and wakes everybody for them.
@@ -138,7 +174,7 @@ impl Lives {
 
     /// All ranks have arrived at the end of the job.
     pub fn end(&mut self) {
-        self.mini = None;
+        self.joined = None;
         self.board.end();
         if let Some(watch) = self.watch.take() {
             watch.goodbye();
@@ -330,7 +366,7 @@ impl JobState {
             }
             _ => error,
         };
-        self.let_tell();
+        self.lives.let_tell();
         error
     }
 
@@ -358,19 +394,6 @@ impl JobState {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
         self.lives.has_news() || self.lives.is_over() || self.lives.has_lost_agent
-    }
-
-    /// The process that has the watch may end as soon as its call fails: the watch tells its
-    /// neighbours before.
-    fn let_tell(&mut self) {
-        if std::mem::replace(&mut self.lives.told, true) {
-            return;
-        }
-        if let Some(watch) = &self.lives.watch
-            && !watch.wait_told(TELLING)
-        {
-            tracing::warn!("the watch has not told other nodes within a second why this job ends");
-        }
     }
 
     /// All ranks have arrived at the end: who goes from now on does so properly, and the watch says
@@ -405,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_a_process_ended_has_a_while_to_arrive() {
-        for cause in [Cause::Ended, Cause::Closed] {
+        for cause in [Cause::Ended, Cause::Closed, Cause::Left] {
             let ended = News {
                 rank: Rank(1),
                 cause,

@@ -39,12 +39,32 @@ impl JobState {
         self.attach_ends(&plan)?;
         let begun = match reusable(&self.engine, &plan) {
             Some(id) => Begun::Again(id, plan),
-            None => {
-                self.admit(&plan)?;
-                Begun::New(self.engine.prepare(plan)?)
-            }
+            None => Begun::New(self.prepare(plan)?),
         };
         Ok((agreed, begun))
+    }
+
+    /// First half of opening a new stream, which has to fit beside the others.
+    pub fn prepare(&mut self, mut plan: Plan) -> Result<Prepared> {
+        self.limit_pools(&mut plan)?;
+        self.admit(&plan)?;
+        self.engine.prepare(plan)
+    }
+
+    /// Gives the pools of a stream what others leave of an agent's limits.
+    fn limit_pools(&self, plan: &mut Plan) -> Result<()> {
+        let all = self.options.pools;
+        if !all.any() {
+            return Ok(());
+        }
+        let mut held = [0, 0];
+        for (_, need) in self.needs()? {
+            let [sent, received] = need.pools();
+            held = [held[0] + sent, held[1] + received];
+        }
+        plan.pools = all.beside(held);
+        let needed = self.need_of(plan)?.pools();
+        plan.pools.check(&all, &plan.name, needed)
     }
 
     /// Attaches the other ends of a stream's links that no stream before had.
@@ -167,17 +187,38 @@ impl JobState {
     }
 
     /// Refuses a stream that does not fit beside those that were opened before.
-    pub fn admit(&self, plan: &Plan) -> Result<()> {
+    fn admit(&self, plan: &Plan) -> Result<()> {
+        let mut needs = self.needs()?;
+        needs.push((&plan.name, self.need_of(plan)?));
+        self.budget.admit(&needs)
+    }
+
+    /// What the streams need that were opened before, by name.
+    fn needs(&self) -> Result<Vec<(&str, Need)>> {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
         let topology = &self.engine.topology;
-        let need = |route, options: &_, shared| Need::of(topology, route, options, shared, limits);
-        let mut needs = Vec::new();
-        for (name, route, options, shared) in self.engine.held() {
-            needs.push((name, need(route, options, shared)?));
-        }
+        let held = self.engine.held();
+        let needs = held.map(|(name, route, options, pools, shared)| {
+            let need = Need::of(topology, route, options, pools, shared, limits)?;
+            Ok((name, need))
+        });
+        needs.collect()
+    }
+
+    /// What a stream needs that is to be opened.
+    fn need_of(&self, plan: &Plan) -> Result<Need> {
+        let limits = self.engine.link.as_ref().map(|l| l.limits());
+        let (topology, pools) = (&self.engine.topology, &plan.pools);
         let shared = is_on_demand(&plan.route, &plan.options, self.engine.receives());
-        needs.push((&plan.name, need(&plan.route, &plan.options, shared)?));
-        self.budget.admit(&needs)
+        Need::of(topology, &plan.route, &plan.options, pools, shared, limits)
+    }
+
+    /// What a stream takes of memory at most.
+    pub fn log_bound(&self, id: StreamId) {
+        if let Ok((state, out)) = self.engine.stream(id) {
+            let (stream, bound) = (&state.name, dump::Bound::of(state, out));
+            tracing::info!(target: "trihop_transport::memory", stream, "at most: {bound}");
+        }
     }
 
     /// What became of the options: each facility tells its part.
@@ -220,8 +261,7 @@ impl JobState {
             linger_us = options.linger_us,
             "when queues are shown"
         );
-        let bound = dump::Bound::of(state, out);
-        tracing::info!(target: "trihop_transport::memory", stream = state.name, "at most: {bound}");
+        self.log_bound(id);
         let by = match &state.sink {
             Sink::Handler => "the handler",
             Sink::Queue(_) => "the application's calls",

@@ -134,118 +134,137 @@ impl JobState {
         let cookie = secret.derive(WIRE_LABEL);
         let process = Arc::new(Process::new(listener, others));
         let unstarted = Unstarted::new(&process, &topology, cookie);
-        let budget = Budget::new(limits, &topology, sharers, options.loopback, operations);
-        let link_limits = link.as_ref().map(|l| l.limits());
-        let receives = link_limits.map_or(usize::MAX, |limits| limits.posted_receives);
-        let need = |route, stream| {
-            let shared = is_on_demand(route, stream, receives);
-            Need::of(&topology, route, stream, shared, link_limits)
-        };
-        let system = Engine::system_options();
-        budget.admit(&[
-            (SYSTEM_NAME, need(&tree, &system)?),
-            ("a stream", need(&route, &options.stream)?),
-        ])?;
-        let ends: Vec<EndpointId> = topology.ends_of_process().collect();
-        let doorbells = ends.iter().map(|_| Doorbell::create());
-        let doorbells: Vec<Doorbell> = doorbells.collect::<Result<_, _>>()?;
-        let deadline = Instant::now() + options.bootstrap_timeout();
-        process.keep(&topology, cookie, early);
-        let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
-        let host = NodeExchange::of(Arc::clone(&process), watches);
-        let mut lives = Lives::new(met.clone(), &topology);
-        // Whoever has met the others has fetched its share.
-        if let Some((mut watch, directory)) = watch.zip(directory.as_ref()) {
-            for node in WatchStart::nodes(&topology) {
-                let addresses = directory.watch_of(node, Some(&mut *bootstrap))?;
-                let addresses = decode_addresses(&addresses).ok_or_else(|| {
-                    let rank = topology.rank_at(node, 0);
-                    Error::bad_peer(rank.0, "a card with an impossible address of its watch")
-                })?;
-                watch.neighbours.push(Neighbour { node, addresses });
+        let start = || {
+            let budget = Budget::new(
+                limits.clone(),
+                &topology,
+                sharers,
+                options.loopback,
+                operations,
+            );
+            let link_limits = link.as_ref().map(|l| l.limits());
+            let receives = link_limits.map_or(usize::MAX, |limits| limits.posted_receives);
+            let need = |route, stream| {
+                let shared = is_on_demand(route, stream, receives);
+                Need::of(
+                    &topology,
+                    route,
+                    stream,
+                    &options.pools,
+                    shared,
+                    link_limits,
+                )
+            };
+            let system = Engine::system_options();
+            budget.admit(&[
+                (SYSTEM_NAME, need(&tree, &system)?),
+                ("a stream", need(&route, &options.stream)?),
+            ])?;
+            let ends: Vec<EndpointId> = topology.ends_of_process().collect();
+            let doorbells = ends.iter().map(|_| Doorbell::create());
+            let doorbells: Vec<Doorbell> = doorbells.collect::<Result<_, _>>()?;
+            let deadline = Instant::now() + options.bootstrap_timeout();
+            process.keep(&topology, cookie, early);
+            let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
+            let host = NodeExchange::of(Arc::clone(&process), watches);
+            let mut lives = Lives::new(met.clone(), &topology);
+            // Whoever has met the others has fetched its share.
+            if let Some((mut watch, directory)) = watch.zip(directory.as_ref()) {
+                for node in WatchStart::nodes(&topology) {
+                    let addresses = directory.watch_of(node, Some(&mut *bootstrap))?;
+                    let addresses = decode_addresses(&addresses).ok_or_else(|| {
+                        let rank = topology.rank_at(node, 0);
+                        Error::bad_peer(rank.0, "a card with an impossible address of its watch")
+                    })?;
+                    watch.neighbours.push(Neighbour { node, addresses });
+                }
+                watch.start(&options, &topology, &secret, &host, &mut lives)?;
             }
-            watch.start(&options, &topology, &secret, &host, &mut lives)?;
+            // Simulated nodes share this machine's cores.
+            let neighbours = if options.loopback {
+                topology.endpoints()
+            } else {
+                topology.places()
+            };
+            let spill_share_bytes = spill_share_bytes(limits, neighbours, ends.len() as u32);
+            let spin = spin_budget(neighbours as usize);
+            // The host holds what there is once in a process: fabric, launcher, directory, watch.
+            let hosts_dump = Arc::<DumpOnSignal>::default();
+            let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
+            let mut hosts = Some((link, bootstrap, directory, host, lives));
+            let mut pages = pages(&options, ends.len()).into_iter();
+            let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
+                let seen = topology.seen_by(end)?;
+                let of_host = hosts.take_if(|_| end == topology.endpoint());
+                let (link, bootstrap, directory, node, lives) = match of_host {
+                    Some((link, bootstrap, directory, node, lives)) => {
+                        (link, Some(bootstrap), directory, node, lives)
+                    }
+                    None => {
+                        let node = NodeExchange::of(Arc::clone(&process), Vec::new());
+                        (None, guest, None, node, Lives::new(met.clone(), &seen))
+                    }
+                };
+                // All endpoints of a job join once, at its start.
+                let epoch = Epoch::FIRST;
+                let mut engine = Engine::new(seen.clone(), secret.clone(), link, epoch);
+                for (end, bell) in seen.ends_here().zip(&met.bells) {
+                    engine.attach_here(end, epoch, Arc::clone(bell));
+                }
+                engine.spill_share_bytes = spill_share_bytes;
+                engine.trace = Trace::from_env(&seen);
+                let state = Self {
+                    engine,
+                    options: options.clone(),
+                    bootstrap,
+                    launcher,
+                    provider: provider.clone(),
+                    node,
+                    directory,
+                    budget: budget.clone(),
+                    epoch: Instant::now(),
+                    closing: false,
+                    fencing: false,
+                    checked_ns: 0,
+                    lives,
+                    failure: None,
+                    rounds: 0,
+                    parked: Parked::default(),
+                    dump_on_signal: match end == topology.endpoint() {
+                        true => Arc::clone(&hosts_dump),
+                        false => Arc::default(),
+                    },
+                    hosts_dump: Arc::clone(&hosts_dump),
+                    told_records: 0,
+                    timed_waits: 0,
+                    // A relay has nothing to do but to wait.
+                    patience_ns: if seen.is_relay() {
+                        u64::MAX
+                    } else {
+                        PATIENCE_NS
+                    },
+                    bell: doorbell.bell(),
+                    shown: match pages.next() {
+                        Some(page) => Shown::on(page, &seen, &secret),
+                        None => Shown::nothing(),
+                    },
+                    stop: None,
+                };
+                Ok(Started {
+                    state,
+                    doorbell,
+                    spin,
+                })
+            };
+            let all = ends.iter().copied().zip(doorbells).zip(guests);
+            all.map(start).collect()
+        };
+        let started: Result<Vec<Started>> = start();
+        match &started {
+            Ok(_) => unstarted.has_started(),
+            Err(error) => unstarted.has_failed(error),
         }
-        // Simulated nodes share this machine's cores.
-        let neighbours = if options.loopback {
-            topology.endpoints()
-        } else {
-            topology.places()
-        };
-        let spill_share_bytes = spill_share_bytes(neighbours, ends.len() as u32);
-        let spin = spin_budget(neighbours as usize);
-        // The host holds what there is once in a process: fabric, launcher, directory, watch.
-        let hosts_dump = Arc::<DumpOnSignal>::default();
-        let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
-        let mut hosts = Some((link, bootstrap, directory, host, lives));
-        let mut pages = pages(&options, ends.len()).into_iter();
-        let start = |((end, doorbell), guest): ((EndpointId, Doorbell), _)| {
-            let seen = topology.seen_by(end)?;
-            let of_host = hosts.take_if(|_| end == topology.endpoint());
-            let (link, bootstrap, directory, node, lives) = match of_host {
-                Some((link, bootstrap, directory, node, lives)) => {
-                    (link, Some(bootstrap), directory, node, lives)
-                }
-                None => {
-                    let node = NodeExchange::of(Arc::clone(&process), Vec::new());
-                    (None, guest, None, node, Lives::new(met.clone(), &seen))
-                }
-            };
-            // All endpoints of a job join once, at its start.
-            let epoch = Epoch::FIRST;
-            let mut engine = Engine::new(seen.clone(), secret.clone(), link, epoch);
-            for (end, bell) in seen.ends_here().zip(&met.bells) {
-                engine.attach_here(end, epoch, Arc::clone(bell));
-            }
-            engine.spill_share_bytes = spill_share_bytes;
-            engine.trace = Trace::from_env(&seen);
-            let state = Self {
-                engine,
-                options: options.clone(),
-                bootstrap,
-                launcher,
-                provider: provider.clone(),
-                node,
-                directory,
-                budget: budget.clone(),
-                epoch: Instant::now(),
-                closing: false,
-                fencing: false,
-                checked_ns: 0,
-                lives,
-                failure: None,
-                rounds: 0,
-                parked: Parked::default(),
-                dump_on_signal: match end == topology.endpoint() {
-                    true => Arc::clone(&hosts_dump),
-                    false => Arc::default(),
-                },
-                hosts_dump: Arc::clone(&hosts_dump),
-                told_records: 0,
-                timed_waits: 0,
-                // A relay has nothing to do but to wait.
-                patience_ns: if seen.is_relay() {
-                    u64::MAX
-                } else {
-                    PATIENCE_NS
-                },
-                bell: doorbell.bell(),
-                shown: match pages.next() {
-                    Some(page) => Shown::on(page, &seen, &secret),
-                    None => Shown::nothing(),
-                },
-                stop: None,
-            };
-            Ok(Started {
-                state,
-                doorbell,
-                spin,
-            })
-        };
-        let all = ends.iter().copied().zip(doorbells).zip(guests);
-        let started = all.map(start).collect::<Result<Vec<_>>>()?;
-        unstarted.has_started();
-        Ok(started)
+        started
     }
 
     /// Says in the log what was started.
@@ -367,7 +386,8 @@ impl Arrived {
             ranks: party.nonces().to_vec(),
             provider: self.provider.clone().unwrap_or_default(),
         };
-        party.welcome(&welcome)?;
+        self.listener.keep_reserve()?;
+        party.welcome(&welcome, &self.listener)?;
         self.others = welcome.sockets(topology);
         self.sharers = topology.places();
         Ok(())
@@ -398,8 +418,8 @@ impl Arrived {
 /// one stream may take a rank's share: handlers that send need it only where no queue has room.
 const SPILL_PART: u64 = 4;
 
-fn spill_share_bytes(sharers: u32, process_ends: u32) -> usize {
-    let limit = limit::available();
+fn spill_share_bytes(limits: Vec<Limit>, sharers: u32, process_ends: u32) -> usize {
+    let limit = limit::available_of(limits);
     let sharers = match limit.scope {
         Scope::Process => u64::from(process_ends),
         Scope::Group(_) | Scope::Machine => u64::from(sharers),

@@ -193,12 +193,20 @@ impl Process {
             end: topology.endpoint().0,
         };
         let message = [label.encode(), said.encode()].concat();
-        match self.others.iter().find(|(end, _)| *end == to) {
-            Some((end, name)) => {
-                Self::hand(topology, *end, name, &message, &[], deadline).map(drop)
+        let Some((end, name)) = self.others.iter().find(|(end, _)| *end == to) else {
+            return Err(Error::bad_peer(topology.rank_of(to).0, "it has no socket"));
+        };
+        let rank = topology.rank_of(*end).0;
+        let hand = || DescriptorListener::send_to_listener(name, &message, &[], deadline);
+        let handed = match hand() {
+            Err(error) if error.is_want_of_descriptors() => {
+                self.look(|shared| shared.listener.with_reserve(hand))
             }
-            None => Err(Error::bad_peer(topology.rank_of(to).0, "it has no socket")),
-        }
+            handed => handed,
+        };
+        handed
+            .map(drop)
+            .map_err(|error| unreachable_or(rank, error))
     }
 
     /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
@@ -231,7 +239,8 @@ impl Process {
                 stream: BELLS,
                 end: end.0,
             };
-            let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
+            let given = self.give_to_all(topology, &label, &descriptors, deadline);
+            let numbers = given.map_err(|error| self.said_why(topology, cookie, error))?;
             for (other, number) in numbers.into_iter().filter(|_| end == own[0]) {
                 let rank = topology.rank_of(other).0;
                 let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
@@ -277,6 +286,15 @@ impl Process {
         let board = board
             .ok_or_else(|| not_arrived(&[topology.rank_of(topology.keeper()).0], &"no board"))?;
         Ok((Met { bells, board, wake }, watches))
+    }
+
+    /// What another process has said before it went, where it could not be reached any more.
+    fn said_why(&self, topology: &Topology, cookie: u64, error: Error) -> Error {
+        self.look(|shared| {
+            let kept = shared.keep_arrived(topology, cookie).map(drop);
+            let said = kept.and_then(|()| shared.requests.check());
+            said.err().unwrap_or(error)
+        })
     }
 
     fn wait_for_bells(
@@ -325,7 +343,7 @@ pub(crate) struct Unstarted<'a> {
 }
 
 impl<'a> Unstarted<'a> {
-    /// For any process; all but agents tell nobody.
+    /// For any process; all but agents tell nobody. It is dropped untold only by a panic.
     pub fn new(process: &'a Process, topology: &'a Topology, cookie: u64) -> Self {
         let is_agent = topology.has_agents() && topology.is_relay();
         Self {
@@ -336,16 +354,19 @@ impl<'a> Unstarted<'a> {
     pub fn has_started(mut self) {
         self.agent = None;
     }
-}
 
-impl Drop for Unstarted<'_> {
-    fn drop(&mut self) {
+    /// What has kept it from that.
+    pub fn has_failed(mut self, error: &Error) {
+        self.tell(&error.to_string());
+    }
+
+    fn tell(&mut self, why: &str) {
         let Some((process, topology, cookie)) = self.agent.take() else {
             return;
         };
         let said = Said::GivenUp(Error::Environment {
             key: "agent".to_owned(),
-            why: "it could not start this job, and its log says why".to_owned(),
+            why: format!("it could not start this job: {why}"),
         });
         for (end, _) in process
             .others
@@ -357,6 +378,12 @@ impl Drop for Unstarted<'_> {
                 tracing::debug!(%error, to = end.0, "a rank does not hear its agent");
             }
         }
+    }
+}
+
+impl Drop for Unstarted<'_> {
+    fn drop(&mut self) {
+        self.tell("it has panicked, as its log says");
     }
 }
 

@@ -172,7 +172,9 @@ pub(super) fn launchers_fence(
     seat: &impl Seating,
     mut bootstrap: Box<dyn Bootstrap>,
 ) -> Result<Box<dyn Bootstrap>> {
-    if !bootstrap.fences_on_callers_thread() {
+    // One that knows this process alone has nobody to wait for.
+    let may_wait = bootstrap.topology().size() > 1;
+    if may_wait && !bootstrap.fences_on_callers_thread() {
         return fence_while_progressing(seat, bootstrap);
     }
     let fenced = bootstrap.fence().map_err(Error::from);

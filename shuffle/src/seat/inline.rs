@@ -549,5 +549,7 @@ pub struct Guard<'h>(Inline<'h>);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.0.ended(false);
+        // Handles of streams may stay behind, by which nothing moves any more.
+        self.0.look(|job| job.leave());
     }
 }

@@ -208,10 +208,7 @@ fn connect_new(
     let what = "opening a stream";
     let prepared = seat.with(what, |job| match begun {
         Begun::New(prepared) => Ok(prepared),
-        Begun::Again(_, plan) => {
-            job.admit(&plan)?;
-            job.engine.prepare(plan)
-        }
+        Begun::Again(_, plan) => job.prepare(plan),
     });
     match prepared {
         Ok(prepared) => connect(seat, number, prepared, receives, sink),

@@ -118,6 +118,9 @@ fn follow(seat: &Inline<'_>) -> Result<bool> {
                     (None, _) => Err(Error::mismatch("(unknown)", "no stream was begun")),
                 };
                 opened = outcome.as_ref().ok().copied();
+                if let Some(id) = opened {
+                    seat.look(|job| job.log_bound(id));
+                }
                 reply(seat, Answer::Opened(outcome.map(drop)))?;
             }
             Request::Forget => begun = None,

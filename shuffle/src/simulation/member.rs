@@ -198,7 +198,7 @@ mod tests {
     use trihop_transport::sim::{Net, SimOptions};
 
     use super::*;
-    use crate::config::{Shares, StreamOptions};
+    use crate::config::{PoolLimits, Shares, StreamOptions};
     use crate::dump::Bound;
     use crate::endpoint::Need;
     use crate::route::RouteName;
@@ -243,6 +243,7 @@ mod tests {
                             &engine.topology,
                             &out.queues.route,
                             stream,
+                            &PoolLimits::default(),
                             false,
                             Some(&limits),
                         );
@@ -255,6 +256,50 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn pools_stay_within_what_an_agent_has_left_of_its_limits() {
+        let topology = Topology::from_node_sizes(&[2, 2, 2], Rank(0)).unwrap();
+        let options = SimulationOptions::default();
+        let mut fabric = Fabric::Simulated(Net::new(SimOptions::default()));
+        let members = Member::all(&mut fabric, &topology, &options, |_| Sink::Closed);
+        let mut members = members.unwrap().0;
+        let engine = &mut members[0].engine;
+        // As many batches as its memory is for.
+        let stream = StreamOptions {
+            remote_maxrpc: 64,
+            ..StreamOptions::default()
+        };
+        // What a stream with these limits takes.
+        let mut open = |injection_bytes, ejection_bytes| {
+            let mut plan = engine.plan("more", &stream, 0).unwrap();
+            plan.pools = PoolLimits {
+                injection_bytes,
+                ejection_bytes,
+            };
+            let prepared = engine.prepare(plan).unwrap();
+            let (number, receives) = (engine.take_number().unwrap(), engine.receives());
+            let id = engine.connect(number, prepared, receives, Sink::Closed);
+            let (state, out) = engine.stream(id.unwrap()).unwrap();
+            let notices = state.notices.as_ref().unwrap().bytes();
+            let received = state.inbound.links.as_ref().unwrap().pool_bytes;
+            [out.queues.remotes.pool_bytes() + notices, received]
+        };
+        let most = open(usize::MAX, usize::MAX);
+        let least = open(0, 0);
+        let is_less = least[0] < most[0] / 4 && least[1] < most[1];
+        assert!(is_less, "{least:?} of {most:?}");
+        for part in 1..8 {
+            let limit = |at: usize| least[at] + (most[at] - least[at]) * part / 8;
+            let (injection, ejection) = (limit(0), limit(1));
+            let [sent, received] = open(injection, ejection);
+            assert!(
+                sent <= injection && received <= ejection,
+                "{sent} and {received}"
+            );
+            assert!(sent > injection / 2, "{sent} of {injection}");
         }
     }
 }

@@ -33,7 +33,7 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
         ranks: party.nonces().to_vec(),
         provider: "some".to_owned(),
     };
-    party.welcome(&welcome).unwrap();
+    party.welcome(&welcome, &reception.listener).unwrap();
     let mut seen = Vec::new();
     for rank in ranks {
         let mut attached = rank.join().unwrap();
@@ -190,7 +190,7 @@ fn ranks_of_several_jobs_come_to_one_agent() {
             ranks: party.nonces().to_vec(),
             provider: String::new(),
         };
-        party.welcome(&welcome).unwrap();
+        party.welcome(&welcome, &reception.listener).unwrap();
     }
     let refused = refused.join().unwrap().unwrap_err().to_string();
     assert!(refused.contains("3 jobs wait at this agent"), "{refused}");

@@ -46,6 +46,36 @@ pub struct DescriptorListener {
     /// Connected, of our user, message not read yet.
     waiting: RefCell<Vec<(OwnedFd, u32)>>,
     refused: Cell<u64>,
+    /// No descriptor was left for a connection when this listener last looked.
+    is_short: Cell<bool>,
+    reserve: Reserve,
+}
+
+/// A descriptor that is given up for a while where no other is left, so that what needs one only
+/// for a moment goes on.
+#[derive(Debug, Default)]
+struct Reserve {
+    is_kept: Cell<bool>,
+    kept: RefCell<Option<OwnedFd>>,
+}
+
+impl Reserve {
+    /// Gives it up; whether there was one.
+    fn give_up(&self) -> bool {
+        self.kept.borrow_mut().take().is_some()
+    }
+
+    /// Has one again, if there is one to be had.
+    fn refill(&self, like: &OwnedFd) {
+        if self.is_kept.get() && self.kept.borrow().is_none() {
+            *self.kept.borrow_mut() = like.try_clone().ok();
+        }
+    }
+}
+
+/// Whether descriptors have run out, of this process or of the machine.
+fn is_want_of_descriptors(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
 impl DescriptorListener {
@@ -65,7 +95,43 @@ impl DescriptorListener {
             name: name.into(),
             waiting: RefCell::default(),
             refused: Cell::new(0),
+            is_short: Cell::new(false),
+            reserve: Reserve::default(),
         })
+    }
+
+    /// Keeps a descriptor in reserve: where the process has no other one left, messages without
+    /// descriptors still come in, and [`with_reserve`](Self::with_reserve) can send some.
+    ///
+    /// # Errors
+    /// When descriptors have run out already.
+    pub fn keep_reserve(&self) -> Result<()> {
+        let what = || {
+            format!(
+                "a descriptor in reserve for the abstract socket @{}",
+                self.name
+            )
+        };
+        let kept = self.socket.try_clone();
+        let kept = kept.map_err(|e| Error::system(what(), e))?;
+        *self.reserve.kept.borrow_mut() = Some(kept);
+        self.reserve.is_kept.set(true);
+        Ok(())
+    }
+
+    /// Makes a call that needs a descriptor for as long as it takes: once more with the one in
+    /// reserve, where it fails for want of descriptors.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn with_reserve<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        let outcome = call();
+        if !outcome.as_ref().is_err_and(Error::is_want_of_descriptors) || !self.reserve.give_up() {
+            return outcome;
+        }
+        let outcome = call();
+        self.reserve.refill(&self.socket);
+        outcome
     }
 
     /// Sends one message with descriptors to the listener of `name`, waiting for it at most
@@ -183,14 +249,15 @@ impl DescriptorListener {
         loop {
             self.accept_connections(&mut waiting)
                 .map_err(|e| Error::system(what(), e))?;
-            if let Some(parcel) = self.take_message(&mut waiting) {
+            let taken = self.take_message(&mut waiting);
+            if let Some(parcel) = taken.map_err(|e| Error::system(what(), e))? {
                 return Ok(parcel);
             }
             let mut watched: Vec<_> = waiting
                 .iter()
                 .map(|(connection, _)| PollFd::new(connection, PollFlags::IN))
                 .collect();
-            if waiting.len() < MAX_WAITING {
+            if self.has_room(&waiting) {
                 watched.push(PollFd::new(&self.socket, PollFlags::IN));
             }
             wait(&mut watched, deadline).map_err(|e| Error::system(what(), e))?;
@@ -203,13 +270,12 @@ impl DescriptorListener {
     /// When the socket itself fails.
     pub fn try_accept(&self) -> Result<Option<Accepted>> {
         let mut waiting = self.waiting.borrow_mut();
-        self.accept_connections(&mut waiting).map_err(|e| {
-            Error::system(
-                format!("accepting on the abstract socket @{}", self.name),
-                e,
-            )
-        })?;
-        Ok(self.take_message(&mut waiting))
+        let accepted = self.accept_connections(&mut waiting);
+        let taken = accepted.and_then(|()| self.take_message(&mut waiting));
+        taken.map_err(|e| {
+            let what = format!("accepting on the abstract socket @{}", self.name);
+            Error::system(what, e)
+        })
     }
 
     /// Waits until somebody has connected or a message has come, for [`try_accept`], one of
@@ -222,7 +288,7 @@ impl DescriptorListener {
     pub fn wait_with(&self, others: &[BorrowedFd<'_>], deadline: Instant) -> Result<bool> {
         let waiting = self.waiting.borrow();
         let sent = waiting.iter().map(|(connection, _)| connection.as_fd());
-        let socket = (waiting.len() < MAX_WAITING).then(|| self.socket.as_fd());
+        let socket = self.has_room(&waiting).then(|| self.socket.as_fd());
         let own = sent.chain(socket);
         let watched: Vec<_> = others.iter().copied().chain(own).collect();
         let ready = wait_for_any(&watched, deadline)?;
@@ -250,13 +316,25 @@ impl DescriptorListener {
         &self.name
     }
 
+    /// Whether another connection may come in.
+    fn has_room(&self, waiting: &[(OwnedFd, u32)]) -> bool {
+        waiting.len() < MAX_WAITING && !self.is_short.get()
+    }
+
     fn accept_connections(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<(), Errno> {
+        self.is_short.set(false);
         while waiting.len() < MAX_WAITING {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let connection = match rustix::net::accept_with(&self.socket, flags) {
                 Ok(connection) => connection,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                // Those that are here give theirs back first.
+                Err(e) if is_want_of_descriptors(e) && !waiting.is_empty() => {
+                    self.is_short.set(true);
+                    return Ok(());
+                }
+                Err(e) if is_want_of_descriptors(e) && self.reserve.give_up() => continue,
                 Err(e) => return Err(e),
             };
             match credentials(connection.as_fd()) {
@@ -269,14 +347,25 @@ impl DescriptorListener {
         Ok(())
     }
 
-    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Option<Accepted> {
+    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<Option<Accepted>, Errno> {
+        let taken = self.take_first(waiting);
+        self.reserve.refill(&self.socket);
+        taken
+    }
+
+    fn take_first(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<Option<Accepted>, Errno> {
         let mut index = 0;
         while index < waiting.len() {
             match receive(waiting[index].0.as_fd()) {
                 Err(Errno::AGAIN | Errno::INTR) => index += 1,
                 Ok(Some((message, fds))) => {
                     let (_, pid) = waiting.remove(index);
-                    return Some((message, fds, pid));
+                    return Ok(Some((message, fds, pid)));
+                }
+                // The message is lost, and with it what its sender was to hand over.
+                Err(e @ Errno::MFILE) => {
+                    waiting.remove(index);
+                    return Err(e);
                 }
                 Ok(None) | Err(_) => {
                     waiting.remove(index);
@@ -284,7 +373,7 @@ impl DescriptorListener {
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     fn refuse(&self) {
@@ -373,6 +462,8 @@ enum Received {
     Whole(Message),
     /// More than a message of ours can be.
     Broken,
+    /// This process had no descriptors left for those that came with it.
+    Short,
     /// The sender has closed it.
     End,
 }
@@ -388,6 +479,7 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
     }
     Ok(match received {
         Received::Whole(message) => Some(message),
+        Received::Short => return Err(Errno::MFILE),
         Received::Broken | Received::End => None,
     })
 }
@@ -408,13 +500,15 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
             fds.extend(rights);
         }
     }
-    let truncated = received
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     if received.bytes == 0 {
         return Ok(Received::End);
     }
-    if truncated {
+    let has_lost = received.flags.contains(ReturnFlags::CTRUNC);
+    // There was room for more of them, so the kernel had none to give.
+    if has_lost && fds.len() < MAX_DESCRIPTORS {
+        return Ok(Received::Short);
+    }
+    if has_lost || received.flags.contains(ReturnFlags::TRUNC) {
         return Ok(Received::Broken);
     }
     message.truncate(received.bytes);

@@ -12,8 +12,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::memory::arena;
-use crate::sync::Once;
+use crate::memory::{arena, kernel_file};
+use crate::sync::{Once, OnceLock};
 
 /// Smallest private request that is worth a reserved hugepage.
 ///
@@ -111,14 +111,29 @@ impl Plan {
 
     /// Decides for `bytes` on this machine, now.
     pub fn of_this_machine(bytes: usize) -> Self {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let transparent = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
-            .unwrap_or_default();
+        let meminfo = kernel_file::text("/proc/meminfo");
+        // What is shorter has none, whatever the machine allows.
+        let transparent = match bytes >= TRANSPARENT_BYTES {
+            true => kernel_file::text("/sys/kernel/mm/transparent_hugepage/enabled"),
+            false => String::new(),
+        };
         let plan = Self::decide(&meminfo, &transparent, bytes);
         static TOLD: Once = Once::new();
         TOLD.call_once(|| tracing::info!(first = ?plan.first, "pages of large pools and segments"));
         plan
     }
+}
+
+/// The least that a segment has reserved hugepages for: an eighth of one. Their size stays as the
+/// machine has started, so that it is asked once.
+pub(crate) fn least_segment_bytes() -> usize {
+    static LEAST: OnceLock<usize> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        let meminfo = kernel_file::text("/proc/meminfo");
+        let page_kib = meminfo_number(&meminfo, "Hugepagesize");
+        let eighth = page_kib.and_then(|kib| kib.checked_mul(1024 / 8));
+        eighth.map_or(HUGE_WORTH_BYTES, |eighth| eighth.min(HUGE_WORTH_BYTES))
+    })
 }
 
 /// Value of a line `name:  N [kB]`.

@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 
 use super::hugepage::meminfo_number;
+use super::kernel_file;
 
 /// A number of bytes above which somebody is killed or refused memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,12 @@ impl fmt::Display for Limit {
 /// It is the limit itself, not what others have left of it. Reads a few small files; meant for
 /// start, not for each message.
 pub fn available() -> Limit {
-    least(limits()).unwrap_or_else(|| Limit {
+    available_of(limits())
+}
+
+/// As [`available`], of [`limits`] that were asked for before.
+pub fn available_of(limits: Vec<Limit>) -> Limit {
+    least(limits).unwrap_or_else(|| Limit {
         bytes: u64::MAX,
         source: "neither control groups nor /proc/meminfo could be read".into(),
         scope: Scope::Machine,
@@ -278,7 +284,7 @@ fn limit_of(directory: &Path, version: Version) -> Option<Limit> {
 /// Contents of a file; `None`, and a word at level debug, where it cannot be read: most groups
 /// limit no memory.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    std::fs::read(path)
+    kernel_file::read(path)
         .inspect_err(|error| tracing::debug!("{path:?} says nothing about memory: {error}"))
         .ok()
 }

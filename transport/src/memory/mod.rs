@@ -4,6 +4,7 @@ mod arena;
 pub mod book;
 pub mod descriptors;
 pub mod hugepage;
+pub(crate) mod kernel_file;
 pub mod limit;
 pub mod page;
 pub mod pool;

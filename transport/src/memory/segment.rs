@@ -84,6 +84,9 @@ impl Segment {
     }
 
     fn create_planned(bytes: usize) -> Result<Arc<Self>> {
+        if bytes < hugepage::least_segment_bytes() {
+            return Self::create_ordinary(whole_pages(bytes, hugepage::page_bytes())?);
+        }
         let plan = hugepage::Plan::of_this_machine(bytes);
         if let PageKind::Huge { page_bytes } = plan.first {
             if bytes >= page_bytes / 8 {
@@ -141,12 +144,8 @@ impl Segment {
 
     fn new_unsealed(name: &str, bytes: usize, flags: MemfdFlags) -> Result<OwnedFd> {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(name, flags).map_err(|e| {
-            Error::system(
-                "creating an anonymous file (raise `ulimit -n` if it is EMFILE)",
-                e,
-            )
-        })?;
+        let file = rustix::fs::memfd_create(name, flags)
+            .map_err(|e| Error::system("creating an anonymous file", e))?;
         rustix::fs::ftruncate(&file, bytes as u64)
             .map_err(|e| Error::system(format!("sizing an anonymous file to {bytes} bytes"), e))?;
         Ok(file)

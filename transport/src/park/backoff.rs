@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::available_parallelism;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::sync::{PoisonError, StaticMutex, available_parallelism};
 
 /// Spinning that is worth it where every rank has a core: about the time that falling asleep would
 /// cost.
@@ -24,7 +26,22 @@ const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
 /// outnumber the cores that this process may use, since each pause then is taken from the rank that
 /// is waited for.
 pub fn spin_budget(local_ranks: usize) -> Duration {
-    budget(local_ranks, available_parallelism().map_or(1, usize::from))
+    budget(local_ranks, cores())
+}
+
+/// Cores that this process may use. What its control group allows takes some twenty system calls to
+/// find out: they are made again only where the set of cores is another one.
+fn cores() -> usize {
+    static KNOWN: StaticMutex<Option<(CpuSet, usize)>> = StaticMutex::new(None);
+    let count = || available_parallelism().map_or(1, usize::from);
+    let Ok(set) = sched_getaffinity(None) else {
+        return count(); // more cores than it has room for
+    };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match *known {
+        Some((of, cores)) if of == set => cores,
+        _ => known.insert((set, count())).1,
+    }
 }
 
 fn budget(local_ranks: usize, cores: usize) -> Duration {

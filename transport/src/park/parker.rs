@@ -34,12 +34,8 @@ impl Parker {
     /// # Errors
     /// When descriptors run out, or the doorbell is private.
     pub fn new(doorbell: &Doorbell) -> Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| {
-            Error::system(
-                "creating an epoll instance (raise `ulimit -n` if it is EMFILE)",
-                e,
-            )
-        })?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|e| Error::system("creating an epoll instance", e))?;
         let parker = Self { epoll };
         parker.add(doorbell.descriptor()?, DOORBELL, epoll::EventFlags::IN)?;
         Ok(parker)

@@ -160,9 +160,7 @@ impl Doorbell {
         let segment = Segment::create(size_of::<u64>())?;
         settle(&segment)?;
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| {
-                Error::system("creating an eventfd (raise `ulimit -n` if it is EMFILE)", e)
-            })?;
+            .map_err(|e| Error::system("creating an eventfd", e))?;
         Ok(Self {
             bell: Arc::new(Bell(Place::Shared { segment, eventfd })),
         })

@@ -239,10 +239,6 @@ pub fn is_woken(eventfd: &OwnedFd) -> bool {
 /// When descriptors run out.
 pub fn eventfd() -> Result<OwnedFd> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    rustix::event::eventfd(0, flags).map_err(|e| {
-        Error::system(
-            "creating the eventfd of the watch (raise `ulimit -n` if it is EMFILE)",
-            io::Error::from(e),
-        )
-    })
+    rustix::event::eventfd(0, flags)
+        .map_err(|e| Error::system("creating the eventfd of the watch", io::Error::from(e)))
 }

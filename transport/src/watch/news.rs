@@ -19,12 +19,14 @@ pub enum Cause {
     AgentEnded,
     /// It lives, but its part of the job has failed: its error's text.
     Failed(String),
+    /// Its process lives, but its program has dropped the job without shutting it down.
+    Left,
 }
 
 impl Cause {
-    /// Whether a process has ended, as programs do at their end too.
+    /// Whether a process has ended, or its part of the job, as programs do at their end too.
     pub fn is_end(&self) -> bool {
-        matches!(self, Self::Ended | Self::Closed)
+        matches!(self, Self::Ended | Self::Closed | Self::Left)
     }
 }
 
@@ -59,6 +61,10 @@ impl News {
                 topology.node_of(self.rank)
             ),
             Cause::AgentEnded => return agent_dead(rank),
+            Cause::Left => {
+                let why = "its program has left the job without shutting it down".to_owned();
+                return Error::PeerFailed { rank, why };
+            }
             Cause::Failed(why) => return Error::PeerFailed { rank, why },
         };
         Error::PeerDead { rank, how: why }
@@ -72,6 +78,7 @@ impl News {
             Cause::Silent => (3, ""),
             Cause::Failed(text) => (4, text),
             Cause::AgentEnded => (5, ""),
+            Cause::Left => (6, ""),
         }
     }
 
@@ -83,6 +90,7 @@ impl News {
             3 => Cause::Silent,
             4 => Cause::Failed(printable(text)),
             5 => Cause::AgentEnded,
+            6 => Cause::Left,
             _ => return None,
         };
         Some(Self {
@@ -139,7 +147,7 @@ mod tests {
             panic!()
         };
         assert!(long.len() <= MAX_TEXT_BYTES && long.len() > MAX_TEXT_BYTES - 4);
-        for bad in [0, 6, 255] {
+        for bad in [0, 7, 255] {
             assert_eq!(News::of_parts(0, bad, b""), None);
         }
     }

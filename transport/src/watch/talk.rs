@@ -11,7 +11,7 @@ use crate::topology::NodeId;
 use super::news::{MAX_TEXT_BYTES, News};
 
 /// First bytes of both sides, with the version of what follows.
-const MAGIC: [u8; 8] = *b"trihopw1";
+const MAGIC: [u8; 8] = *b"trihopw2";
 
 const CHALLENGE: usize = 16;
 const PROOF: usize = 16;

@@ -90,7 +90,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub fn new(mut setup: Setup, shared: Arc<Shared>) -> Result<Self> {
-        let what = "the epoll instance of the watch (raise `ulimit -n` if it is EMFILE)";
+        let what = "the epoll instance of the watch";
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::system(what, e))?;
         let own = setup.topology.node();

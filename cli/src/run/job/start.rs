@@ -55,7 +55,11 @@ impl Job {
             "--name",
             &self.agents[node],
         ];
-        let command: Vec<OsString> = std::iter::once(executable.into())
+        let number = node.to_string();
+        let under = self.spec.agent_under.iter();
+        let under = under.map(|word| OsString::from(word.replace("{node}", &number)));
+        let command: Vec<OsString> = under
+            .chain([executable.into()])
             .chain(words.map(OsString::from))
             .collect();
         let environment = self.environment(node, &vec![1; self.agents.len()]);

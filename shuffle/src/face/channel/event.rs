@@ -24,8 +24,7 @@ impl Signal {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let made = rustix::event::eventfd(0, flags);
         let made = made.map_err(|error| {
-            let what =
-                "creating the eventfd of a channel's port (raise `ulimit -n` if it is EMFILE)";
+            let what = "creating the eventfd of a channel's port";
             TransportError::system(what, error)
         });
         Ok(Self(made?))

@@ -7,15 +7,17 @@ use super::{
     ANY, JOB_BYTES_MAX, LOOK, MOST_RANKS, Welcome, behind_versions, failed, prefix, socket_name,
 };
 use crate::error::{Error, Result};
-use crate::memory::descriptors::{DescriptorListener, MAX_MESSAGE_BYTES};
+use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES, wait_for_any};
 use crate::park::ProcessWatch;
 
 /// Takes the ranks of jobs as they come.
 #[derive(Debug)]
 pub struct Reception {
-    listener: DescriptorListener,
+    pub(super) listener: DescriptorListener,
     ranks: u32,
     most: usize,
+    /// Descriptors have run out: it looks now and then.
+    is_short: bool,
     /// Jobs of which some ranks have come.
     pub(super) parties: Vec<Gathering>,
 }
@@ -28,7 +30,7 @@ pub(super) struct Gathering {
 }
 
 /// All ranks of a job, as they have come.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Party {
     nonces: Vec<u64>,
 }
@@ -39,18 +41,32 @@ impl Party {
         &self.nonces
     }
 
-    /// Tells all ranks. One that is gone by now is missed later.
+    /// Tells all ranks, as the agent whose listener this is. One that is gone by now is missed
+    /// later.
     ///
     /// # Errors
-    /// What is to be told is too long for a message.
-    pub fn welcome(&self, welcome: &Welcome) -> Result<()> {
+    /// What is to be told is too long for a message, or descriptors have run out: then all hear
+    /// that.
+    pub fn welcome(&self, welcome: &Welcome, agent: &DescriptorListener) -> Result<()> {
+        let outcome = self.try_welcome(welcome, agent);
+        if let Err(error) = &outcome {
+            self.refuse(&error.to_string());
+        }
+        outcome
+    }
+
+    fn try_welcome(&self, welcome: &Welcome, agent: &DescriptorListener) -> Result<()> {
         for (place, &nonce) in (0..).zip(&self.nonces) {
             let message = welcome.encode(place);
             if message.len() > MAX_MESSAGE_BYTES {
                 let why = format!("{} bytes to tell a rank", message.len());
                 return Err(failed(why));
             }
-            tell(nonce, &message);
+            match agent.with_reserve(|| try_tell(nonce, &message)) {
+                Err(error) if error.is_want_of_descriptors() => return Err(error),
+                Err(error) => tracing::debug!(%error, "a rank is gone"),
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -61,15 +77,23 @@ impl Party {
     }
 }
 
-fn tell(nonce: u64, message: &[u8]) {
+fn try_tell(nonce: u64, message: &[u8]) -> Result<()> {
     let (name, deadline) = (socket_name(nonce), Instant::now() + LOOK);
-    if let Err(error) = DescriptorListener::send_to_listener(&name, message, &[], deadline) {
+    DescriptorListener::send_to_listener(&name, message, &[], deadline).map(drop)
+}
+
+fn tell(nonce: u64, message: &[u8]) {
+    if let Err(error) = try_tell(nonce, message) {
         tracing::debug!(%error, "a rank is gone");
     }
 }
 
+fn refusal(why: &str) -> Vec<u8> {
+    [&prefix()[..], &[0], why.as_bytes()].concat()
+}
+
 fn refuse(nonce: u64, why: &str) {
-    tell(nonce, &[&prefix()[..], &[0], why.as_bytes()].concat());
+    tell(nonce, &refusal(why));
 }
 
 impl Reception {
@@ -83,10 +107,13 @@ impl Reception {
             let why = format!("{ranks} ranks of an agent; possible are 1 to {MOST_RANKS}");
             return Err(Error::config("ranks", why));
         }
+        let listener = DescriptorListener::listen(name, ranks + 8)?;
+        listener.keep_reserve()?;
         Ok(Self {
-            listener: DescriptorListener::listen(name, ranks + 8)?,
+            listener,
             ranks,
             most,
+            is_short: false,
             parties: Vec::new(),
         })
     }
@@ -105,6 +132,8 @@ impl Reception {
     /// have all gone, or the deadline has passed: then it is none. A rank that ends meanwhile gives its place free; one that is of
     /// another version or wants a place that is taken is refused.
     ///
+    /// Where descriptors run out, those that come meanwhile are refused or wait.
+    ///
     /// # Errors
     /// The socket fails.
     pub fn receive(
@@ -114,7 +143,7 @@ impl Reception {
     ) -> Result<Option<Party>> {
         let had_some = !self.parties.is_empty();
         loop {
-            while let Some((bytes, _, process)) = self.listener.try_accept()? {
+            while let Some((bytes, _, process)) = self.accept()? {
                 if let Some(party) = self.seat(&bytes, process) {
                     return Ok(Some(party));
                 }
@@ -125,13 +154,30 @@ impl Reception {
                 return Ok(None);
             }
             // Nothing announces the end of a rank that waits here.
-            let look = (!self.parties.is_empty()).then(|| Instant::now() + LOOK);
+            let must_look = self.is_short || !self.parties.is_empty();
+            let look = must_look.then(|| Instant::now() + LOOK);
             let until = deadline.into_iter().chain(look).min();
             let until = until.unwrap_or_else(|| Instant::now() + LONG);
-            let is_other = self.listener.wait_with(others, until)?;
+            let is_other = match self.is_short {
+                // Who has connected stays so.
+                true => wait_for_any(others, until)?.is_some(),
+                false => self.listener.wait_with(others, until)?,
+            };
             if is_other || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(None);
             }
+        }
+    }
+
+    fn accept(&mut self) -> Result<Option<Accepted>> {
+        let accepted = self.listener.try_accept();
+        self.is_short = accepted.as_ref().is_err_and(Error::is_want_of_descriptors);
+        match accepted {
+            Err(error) if self.is_short => {
+                tracing::debug!(%error, "ranks that come have to wait");
+                Ok(None)
+            }
+            accepted => accepted,
         }
     }
 
@@ -150,23 +196,43 @@ impl Reception {
 
     /// Gives a rank the place that it wants, or any; its job, once all ranks of that have come.
     fn seat(&mut self, bytes: &[u8], process: u32) -> Option<Party> {
-        let watch = ProcessWatch::open(process).ok()?; // else it is gone
         // The nonce stands last in what every version says: where it can be refused.
         let (said, nonce) = bytes.split_last_chunk::<8>()?;
         let nonce = u64::from_le_bytes(*nonce);
         self.forget_gone();
-        match behind_versions(said).and_then(|rest| self.place_for(rest)) {
-            Ok((at, place)) => {
-                self.parties[at].places[place] = Some((nonce, watch));
-                self.complete(at)
-            }
+        let watched = match ProcessWatch::open(process) {
+            Ok(watch) => Ok(watch),
+            Err(error) if error.is_want_of_descriptors() => Err(error.to_string()),
+            Err(_) => return None, // it is gone
+        };
+        let seated = watched.and_then(|watch| {
+            let (at, place) = self.place_for(behind_versions(said)?)?;
+            self.parties[at].places[place] = Some((nonce, watch));
+            Ok(at)
+        });
+        match seated {
+            Ok(at) => self.complete(at),
             Err(why) if why.is_empty() => None,
             Err(why) => {
                 tracing::warn!(process, why, "refused a rank");
-                refuse(nonce, &why);
+                self.refuse(nonce, &why);
                 None
             }
         }
+    }
+
+    fn refuse(&self, nonce: u64, why: &str) {
+        let refusal = refusal(why);
+        let told = self.listener.with_reserve(|| try_tell(nonce, &refusal));
+        if let Err(error) = told {
+            tracing::debug!(%error, "a rank that is refused does not hear why");
+        }
+    }
+
+    /// Refuses all ranks of a job that had come.
+    pub fn refuse_all(&self, party: &Party, why: &str) {
+        let nonces = party.nonces.iter();
+        nonces.for_each(|&nonce| self.refuse(nonce, why));
     }
 
     /// The job and the place that a rank asks for.

@@ -1,0 +1,163 @@
+//! Agents under test, and their ranks.
+
+use std::io::Read;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use trihop::transport::sync::Flag;
+use trihop::{Job, Options, Rank, Reduce, State};
+
+use super::{Ended, Launched, until};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// What this process is to do, where it is a rank of a test.
+pub const ENV_ROLE: &str = "TRIHOP_TEST_ROLE";
+
+pub fn role() -> Option<String> {
+    std::env::var(ENV_ROLE).ok()
+}
+
+/// An agent that is ready, and its name.
+pub fn start_agent(what: &str, ranks: u32, linger: &str) -> (Launched, String) {
+    let name = format!("trihop-test-{what}-{}", std::process::id());
+    (start_agent_named(&name, ranks, linger), name)
+}
+
+/// As [`start_agent`], of a process that may have so many descriptors.
+pub fn start_agent_with(what: &str, ranks: u32, limit: u32) -> (Launched, String) {
+    let name = format!("trihop-test-{what}-{}", std::process::id());
+    let mut agent = Command::new("sh");
+    agent.args([
+        "-c",
+        "ulimit -n $0 && exec \"$@\"",
+        &limit.to_string(),
+        TRIHOP,
+    ]);
+    agent.args(["agent", "--name", &name, "--ranks", &ranks.to_string()]);
+    agent.args(["--linger-ms", "never"]);
+    let mut agent = Launched::start(agent);
+    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
+    (agent, name)
+}
+
+pub fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
+    let mut agent = Command::new(TRIHOP);
+    agent.args(["agent", "--name", name, "--ranks", &ranks.to_string()]);
+    match linger {
+        "by variable" => agent.env("TRIHOP_AGENT_LINGER_MS", "100"),
+        linger => agent.args(["--linger-ms", linger]),
+    };
+    let mut agent = Launched::start(agent);
+    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
+    agent
+}
+
+/// Starts this test binary as a rank: there it runs the test again, in this role.
+pub fn start_rank(test: &str, agent: &str, job: &str, role: &str) -> Launched {
+    let mut rank = Command::new(std::env::current_exe().unwrap());
+    rank.args([test, "--exact", "--nocapture"]);
+    rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
+    rank.env("TRIHOP_AGENT", agent).env("TRIHOP_AGENT_JOB", job);
+    Launched::start(rank)
+}
+
+pub fn have_attached(ranks: &[Launched]) {
+    until("all ranks have attached", || {
+        ranks.iter().all(|rank| rank.has_said("attached"))
+    });
+}
+
+pub fn has_ended_well(ended: &Ended, what: &str) {
+    assert_eq!(
+        ended.status, 0,
+        "{what}: {}\n{}",
+        ended.stdout, ended.stderr
+    );
+    assert!(!ended.stderr.contains("warn"), "{what}: {}", ended.stderr);
+}
+
+pub fn descriptors(process: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{process}/fd"))
+        .unwrap()
+        .count()
+}
+
+/// How many processes an agent watches.
+pub fn watched_processes(agent: u32) -> usize {
+    let links = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
+    let target = |link: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_link(link.unwrap().path()).unwrap_or_default()
+    };
+    let targets = links.map(target);
+    let pidfds = targets.filter(|target| target.to_string_lossy().contains("pidfd"));
+    pidfds.count()
+}
+
+/// A line of `/proc/PID/status` that has a number.
+pub fn status(process: u32, key: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    let number = line.trim_start_matches(':').split_whitespace().next();
+    number.unwrap().parse().unwrap()
+}
+
+/// Whether standard input has ended.
+pub fn input_has_ended() -> Arc<Flag> {
+    let ended = Arc::<Flag>::default();
+    let tell = Arc::clone(&ended);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        tell.raise();
+    });
+    ended
+}
+
+/// Threads of an agent that relay for a job each.
+pub fn threads_of_jobs(agent: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{agent}/task")).unwrap();
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    // The kernel keeps 15 letters.
+    let names = threads.map(name);
+    names
+        .filter(|name| name.trim() == "trihop-agent-jo")
+        .count()
+}
+
+/// Sends to all ranks in rounds, until the standard input of one has ended; and opens another
+/// stream then.
+pub fn exchange_until_told(opens_another: bool) -> trihop::Result<()> {
+    let told = input_has_ended();
+    let job = Job::start(Options::from_env()?)?;
+    let heard = State::new(0_u64);
+    let shuffle = job
+        .shuffle("steady")
+        .handler_with(&heard, |heard, _, _| *heard += 1)
+        .open()?;
+    eprintln!("attached");
+    let (mut rounds, mut stop) = (0, [0_u64]);
+    while stop == [0] {
+        for rank in 0..job.size() {
+            (0..100).try_for_each(|_| shuffle.send(Rank(rank), 0, b"steady"))?;
+        }
+        shuffle.fence()?;
+        rounds += 1;
+        assert_eq!(
+            heard.with(|heard| *heard),
+            rounds * 100 * u64::from(job.size())
+        );
+        stop = [u64::from(told.is_raised())];
+        job.allreduce(&mut stop, Reduce::Sum)?;
+    }
+    if opens_another {
+        // An agent that is about to end does all for the jobs that it has.
+        job.shuffle("another").open()?.shutdown()?;
+    }
+    job.shutdown()
+}
