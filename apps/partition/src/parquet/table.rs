@@ -7,12 +7,12 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::SchemaRef;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::basic::{
-    Compression as Codec, ConvertedType, GzipLevel, LogicalType, Repetition, TimeUnit,
-    Type as Physical, ZstdLevel,
+    Compression as Codec, ConvertedType, GzipLevel, LogicalType, Repetition, Type as Physical,
+    ZstdLevel,
 };
 use parquet::errors::ParquetError;
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
-use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
 
 use super::super::choice::Compression;
 use super::super::error::{Result, shown};
@@ -103,6 +103,14 @@ impl Table {
         let first = files.first().map_or(Path::new(""), |file| &file.path);
         let wrong = |why: String| of_file(first, 0, why);
         let (_, footer) = footer::open(first).map_err(wrong)?;
+        footer
+            .parquet_schema()
+            .columns()
+            .iter()
+            .try_for_each(|column| match untaken(column) {
+                Some(why) => Err(wrong(format!("column `{}` {why}", column.path().string()))),
+                None => Ok(()),
+            })?;
         let schema = footer.schema();
         let header = Header {
             names: schema
@@ -171,8 +179,8 @@ impl Table {
         }
     }
 
-    /// The columns of parts: those of the first file, but for the two types that Parquet has given
-    /// up, which nobody writes any more.
+    /// The columns of parts: those of the first file, but for decimals of any length, which nobody
+    /// writes any more.
     ///
     /// # Errors
     /// A schema that cannot be built anew.
@@ -205,7 +213,20 @@ impl Table {
     }
 }
 
-/// A type with INT96 replaced by INT64, and decimals of any length by those of one.
+/// Why a column cannot be carried along: something of its values would be lost on the way.
+fn untaken(column: &ColumnDescriptor) -> Option<&'static str> {
+    match (column.physical_type(), column.converted_type()) {
+        (Physical::INT96, _) => {
+            Some("is INT96, whose far days have no timestamp: write it as a timestamp in INT64")
+        }
+        (_, ConvertedType::INTERVAL) => {
+            Some("is an INTERVAL, whose months would be lost: write it as numbers")
+        }
+        _ => None,
+    }
+}
+
+/// A type with decimals of any length replaced by those of one.
 fn writable(kind: &Type) -> Result<TypePtr, ParquetError> {
     let info = kind.get_basic_info();
     let id = info.has_id().then(|| info.id());
@@ -234,10 +255,6 @@ fn writable(kind: &Type) -> Result<TypePtr, ParquetError> {
             .with_id(id)
     };
     match kind.get_physical_type() {
-        Physical::INT96 => builder(Physical::INT64)
-            .with_logical_type(Some(LogicalType::timestamp(false, TimeUnit::NANOS)))
-            .build()
-            .map(Arc::new),
         Physical::BYTE_ARRAY if is_decimal => {
             let Type::PrimitiveType {
                 precision, scale, ..
