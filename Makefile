@@ -1,7 +1,7 @@
 # Each target sees to what it needs through tools/install.sh, so that each alone works on a fresh machine with cargo.
 
 .DEFAULT_GOAL := help
-.PHONY: help run library install uninstall deb header test simulate mutants check deny book bench compare newer slurm verbs wheel python-test
+.PHONY: help run library install uninstall deb header test simulate mutants check deny book bench compare newer parquet slurm verbs wheel python-test
 .NOTPARALLEL:
 
 # rustup puts cargo there and leaves the rest to the next login.
@@ -118,11 +118,16 @@ compare: ## Measures ours and rivals alternately, writes target/compare/report.h
 	@$(MAKE) --no-print-directory PROFILE=release library
 	$(release) build --locked --release --package trihop-cli
 	$(release) build --locked --release --manifest-path benches/compare/Cargo.toml --target-dir $(target)
-	$(target)/release/trihop-compare --trihop $(trihop) --out $(target)/compare $(COMPARE)
+	venv=$$(tools/venv.sh compare duckdb polars) || venv=; \
+	$(target)/release/trihop-compare --trihop $(trihop) --out $(target)/compare $${venv:+--python $$venv/bin/python} $(COMPARE)
 
 newer: ## Runs tests on libfabric 2.5 and under MPICH 5 and Open MPI 5, which it fetches; QUICK=1 takes a minute
 	@tools/install.sh test newer
 	tools/newer.sh
+
+parquet: ## Tests what the cargo feature parquet adds, Parquet in and out of `trihop partition`, which compiles for minutes
+	@tools/install.sh test
+	.ci/parquet
 
 slurm: ## Runs jobs under Slurm, as a cluster of this machine alone, which it installs
 	@tools/install.sh slurm

@@ -58,6 +58,8 @@ choice! {
         Tsv = "tsv",
         /// One JSON value a line.
         Jsonl = "jsonl",
+        /// Columns in row groups, in builds with the cargo feature `parquet`.
+        Parquet = "parquet",
     }
 }
 

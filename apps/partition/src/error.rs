@@ -1,5 +1,6 @@
 //! What ends a partition job early.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,18 @@ use trihop::log::Escaped;
 /// A file name, on one line, whatever is in it.
 pub(crate) fn shown(path: &Path) -> Escaped<'_> {
     Escaped(path.as_os_str().as_encoded_bytes())
+}
+
+/// A line behind the name of its file.
+struct Line(u64);
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            line => write!(f, ":{line}"),
+        }
+    }
 }
 
 /// Result of every fallible step.
@@ -20,11 +33,12 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A record or file that cannot be taken.
-    #[error("{}:{line}: {why}", shown(file))]
+    #[error("{}{}: {why}", shown(file), Line(*line))]
     Input {
         /// File as given on the command line.
         file: PathBuf,
-        /// Line where the record starts, counted from 1 as an editor does.
+        /// Line where the record starts, counted from 1 as an editor does; 0 in files that have no
+        /// lines.
         line: u64,
         /// What is wrong there.
         why: String,
@@ -33,11 +47,11 @@ pub enum Error {
         at: (u64, u64),
     },
     /// A partition that cannot be written.
-    #[error("{}:{line}: {why}", shown(file))]
+    #[error("{}{}: {why}", shown(file), Line(*line))]
     Output {
         /// Final name of the partition.
         file: PathBuf,
-        /// Its line that could not be written.
+        /// Its line that could not be written; 0 in files that have no lines.
         line: u64,
         /// The operating system's answer.
         why: String,

@@ -33,6 +33,8 @@ pub struct InputFile {
 pub enum Way {
     /// By all ranks, a range each.
     Cut,
+    /// By all ranks, some row groups each.
+    Groups,
     /// From its start to its end by one rank: it is compressed.
     Whole { rank: u32 },
     /// As it comes, by rank 0.
@@ -50,7 +52,7 @@ impl InputFile {
     /// The one rank that reads it, where there is one.
     pub fn reader(&self) -> Option<u32> {
         match self.way {
-            Way::Cut => None,
+            Way::Cut | Way::Groups => None,
             Way::Whole { rank } => Some(rank),
             Way::Pipe | Way::Stdin => Some(0),
         }
@@ -109,6 +111,17 @@ pub fn at_start(path: &Path, number: usize, why: String) -> Error {
     Error::Input {
         file: path.to_owned(),
         line: 1,
+        why,
+        at: (number as u64, 0),
+    }
+}
+
+/// An error about a file that has no lines; `number` is its place in the list.
+#[cfg(feature = "parquet")]
+pub fn of_file(path: &Path, number: usize, why: String) -> Error {
+    Error::Input {
+        file: path.to_owned(),
+        line: 0,
         why,
         at: (number as u64, 0),
     }
@@ -223,6 +236,7 @@ fn told_by(path: &Path) -> Option<(Format, String)> {
         "csv" => Format::Csv,
         "tsv" | "tab" => Format::Tsv,
         "jsonl" | "ndjson" => Format::Jsonl,
+        "parquet" => Format::Parquet,
         _ => return None,
     };
     Some((format, told))
@@ -245,7 +259,7 @@ pub fn format_of(files: &[InputFile], given: Option<Format>) -> Result<(Format, 
     for InputFile { path, .. } in files {
         let Some((format, extension)) = told_by(path) else {
             return Err(format!(
-                "{}: the extension tells no format; add --format csv, tsv or jsonl",
+                "{}: the extension tells no format; add --format csv, tsv, jsonl or parquet",
                 shown(path)
             ));
         };

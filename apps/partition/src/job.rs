@@ -8,7 +8,8 @@ use trihop::{Job, Rank, Shuffle};
 use super::error::{Error, Result, shown};
 use super::exchange::{Desk, Failed, Flawed, agree, kind};
 use super::output::Output;
-use super::parts::Parts;
+use super::parquet::Table;
+use super::parts::{Content, Parts};
 use super::plan::{Opened, Plan};
 use super::progress::Front;
 use super::ranges::{Entry, FILE_START, Span, entry, spans};
@@ -65,10 +66,11 @@ impl ThisRank<'_, '_> {
         let (rank, ranks) = (self.job.rank().0, self.job.size());
         let (plan, opened) = self.agree_on_plan(shuffle)?;
         let router = agree(self.job, plan.router(self.request, ranks, self.limit))?;
+        let table = agree(self.job, plan.table(self.request))?.map(Rc::new);
         let output = plan.output(self.request);
         let spans = spans(&plan.cut_sizes(), rank, ranks);
 
-        let begun = self.begin(&output, &router);
+        let begun = self.begin(&output, &router, table.clone());
         let tally = agree(
             self.job,
             begun.and_then(|()| self.tally(&plan, &spans, &router)),
@@ -76,7 +78,7 @@ impl ThisRank<'_, '_> {
         let entry = self.entry(&plan, &spans, tally)?;
 
         let mut sender = Sender::new(self.job, shuffle, self.desk, &plan, &router, front);
-        let read = self.read(&plan, &spans, entry, opened, &mut sender);
+        let read = self.read(&plan, &spans, entry, table.as_deref(), opened, &mut sender);
         let (share_sent, io, flaw) = sender.close();
         if let Err(Error::Engine(error)) = read {
             return Err(error.into());
@@ -134,18 +136,14 @@ impl ThisRank<'_, '_> {
     }
 
     /// From now on records are taken.
-    fn begin(&self, output: &Output, router: &Router) -> Result<()> {
+    fn begin(&self, output: &Output, router: &Router, table: Option<Rc<Table>>) -> Result<()> {
         output.create()?;
         let (rank, memory_bytes) = (self.job.rank().0, self.request.memory_bytes);
         let staging = Staging::create(output.staging(rank))?;
         let compression = self.request.compression;
-        let parts = Parts::new(
-            output,
-            staging,
-            compression,
-            router.header_line(),
-            memory_bytes,
-        );
+        let header = router.header_line().to_vec();
+        let content = table.map_or(Content::Lines { header }, Content::Rows);
+        let parts = Parts::new(output, staging, compression, content, memory_bytes);
         let sink = Sink::new(parts, output, router, rank, memory_bytes);
         *self.desk.sink.borrow_mut() = Some(sink);
         Ok(())
@@ -200,16 +198,20 @@ impl ThisRank<'_, '_> {
     }
 
     /// Second pass: every record goes to the rank that writes it. First the ranges of files that
-    /// all ranks read, then the files that only this one does.
+    /// all ranks read, or their row groups, then the files that only this one does.
     fn read(
         &self,
         plan: &Plan,
         spans: &[Span],
         entry: Entry,
+        table: Option<&Table>,
         opened: Opened,
         sender: &mut Sender<'_, '_>,
     ) -> Result<()> {
         sender.ranges(spans, entry, self.request.method)?;
+        if let Some(table) = table {
+            sender.groups(table)?;
+        }
         let mut opened = opened.into_iter().peekable();
         let own = plan.files.iter().enumerate();
         for (number, _) in own.filter(|(_, file)| file.reader() == Some(self.job.rank().0)) {

@@ -9,6 +9,9 @@
 //! `sorter`, `parts`). After each step all ranks agree that none has failed (`job`, `exchange`);
 //! only then parts get their names (`output`, `hive`).
 //!
+//! Parquet files, with the cargo feature `parquet`, take the same way: each rank reads some of their
+//! row groups (`groups`, `parquet`), and sends rows in the place of lines.
+//!
 //! It never drops a record silently, never publishes parts whose records are not all those that
 //! were read, and never leaves a file of a job that failed. Its memory is bounded, but for the names
 //! of parts in a split by value. It uses trihop as any program does: through the public interface
@@ -21,6 +24,8 @@ mod choice;
 mod cut;
 mod error;
 mod exchange;
+mod frame;
+mod groups;
 mod header;
 mod hive;
 mod inputs;
@@ -32,6 +37,8 @@ mod label;
 mod oracle;
 mod order;
 mod output;
+#[cfg_attr(not(feature = "parquet"), path = "parquet/absent.rs")]
+mod parquet;
 mod parts;
 mod plan;
 mod progress;

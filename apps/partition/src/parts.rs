@@ -3,12 +3,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::choice::Compression;
 use super::error::{Error, Result, shown};
+use super::frame::frame;
 use super::output::Output;
+use super::parquet::{Row, Table, Unfit, Writer};
 use super::staging::Staging;
 use super::totals::Totals;
 
@@ -19,6 +22,15 @@ const OPEN_FILES: usize = 64;
 /// Parts up to which each is waited for alone until it is on the disk.
 const SYNCED_ALONE: usize = OPEN_FILES;
 
+/// What parts are made of.
+#[derive(Debug)]
+pub enum Content {
+    /// Records as they stand in the input, behind this header.
+    Lines { header: Vec<u8> },
+    /// Rows, in groups.
+    Rows(Rc<Table>),
+}
+
 /// One part in the making.
 #[derive(Debug)]
 struct Part {
@@ -27,9 +39,10 @@ struct Part {
     /// Its file in the staging directory.
     number: u64,
     is_created: bool,
+    /// Of rows, each stands behind its length.
     buffer: Vec<u8>,
-    /// Line feeds that the file has taken.
-    newlines: u64,
+    /// Makes groups of rows.
+    writer: Option<Box<Writer>>,
     totals: Totals,
 }
 
@@ -42,8 +55,9 @@ pub struct Parts {
     output: Output,
     staging: Staging,
     compression: Compression,
-    /// At the top of each part.
-    header: Vec<u8>,
+    content: Content,
+    /// Bytes of a part that are gathered before they are written.
+    gathered_bytes: usize,
     parts: Vec<Part>,
     by_name: HashMap<Vec<u8>, usize>,
     /// With the numbers of their parts, the one used last at the back.
@@ -63,14 +77,15 @@ impl Parts {
         output: &Output,
         staging: Staging,
         compression: Compression,
-        header: &[u8],
+        content: Content,
         memory_bytes: usize,
     ) -> Self {
         Self {
             output: output.clone(),
             staging,
             compression,
-            header: header.to_vec(),
+            content,
+            gathered_bytes: BUFFER_BYTES,
             parts: Vec::new(),
             by_name: HashMap::new(),
             open: VecDeque::new(),
@@ -82,6 +97,11 @@ impl Parts {
         }
     }
 
+    /// Writes a part when so many bytes are gathered for it: a row group, where parts have such.
+    pub fn gather(&mut self, bytes: usize) {
+        self.gathered_bytes = bytes;
+    }
+
     /// Begins a part, with the header if it `has_header`; returns its place among the rank's.
     pub fn begin(&mut self, name: PathBuf, has_header: bool) -> usize {
         let number = self.staging.number();
@@ -90,13 +110,13 @@ impl Parts {
             number,
             is_created: false,
             buffer: Vec::new(),
-            newlines: 0,
+            writer: None,
             totals: Totals::default(),
         });
         let index = self.parts.len() - 1;
-        if has_header {
-            self.parts[index].buffer.extend_from_slice(&self.header);
-            self.buffered_bytes += self.header.len();
+        if let (Content::Lines { header }, true) = (&self.content, has_header) {
+            self.parts[index].buffer.extend_from_slice(header);
+            self.buffered_bytes += header.len();
         }
         index
     }
@@ -111,16 +131,31 @@ impl Parts {
         index
     }
 
-    /// Appends a record with its line end to a part.
+    /// Appends a record with its line end, or a row, to a part.
     pub fn append(&mut self, index: usize, record: &[u8]) {
         if self.failure.is_some() {
             return;
         }
         let part = &mut self.parts[index];
-        part.totals.add(record);
-        part.buffer.extend_from_slice(record);
-        self.buffered_bytes += record.len();
-        if part.buffer.len() >= BUFFER_BYTES {
+        let before = part.buffer.len();
+        match &self.content {
+            Content::Lines { .. } => {
+                part.totals.add(record);
+                part.buffer.extend_from_slice(record);
+            }
+            Content::Rows(_) => match Row::parse(record) {
+                Ok(row) => {
+                    part.totals.add_hashed(row.hash, row.bytes.len());
+                    frame(row.bytes, &mut part.buffer);
+                }
+                Err(Unfit) => {
+                    let text = "a row was lost or changed on the way; nothing was published";
+                    return self.fail(Error::Lost(text.to_owned()));
+                }
+            },
+        }
+        self.buffered_bytes += part.buffer.len() - before;
+        if part.buffer.len() >= self.gathered_bytes {
             self.flush(index);
         } else if self.buffered_bytes > self.memory_bytes {
             self.flush_all();
@@ -180,7 +215,7 @@ impl Parts {
             self.fail_at(index, &error);
         }
         // Few parts keep their memory, many would hold more than the bound.
-        if self.parts.len() * BUFFER_BYTES <= self.memory_bytes {
+        if self.parts.len() * self.gathered_bytes <= self.memory_bytes {
             buffer.clear();
             self.parts[index].buffer = buffer;
         }
@@ -188,27 +223,57 @@ impl Parts {
 
     fn write(&mut self, index: usize, plain: &[u8]) -> io::Result<()> {
         let compressed;
-        let bytes = match self.compression {
-            Compression::None => plain,
-            Compression::Gzip => {
+        let bytes = match (&self.content, self.compression) {
+            (Content::Rows(table), compression) => {
+                let writer = &mut self.parts[index].writer;
+                let writer = match writer {
+                    Some(writer) => writer,
+                    None => writer.insert(Box::new(Writer::new(table, compression)?)),
+                };
+                compressed = writer.group(table, plain)?;
+                &compressed
+            }
+            (_, Compression::None) => plain,
+            (_, Compression::Gzip) => {
                 let level = flate2::Compression::default();
                 let mut to = flate2::write::GzEncoder::new(Vec::new(), level);
                 to.write_all(plain)?;
                 compressed = to.finish()?;
                 &compressed
             }
-            Compression::Zstd => {
+            (_, Compression::Zstd) => {
                 compressed = zstd::encode_all(plain, zstd::DEFAULT_COMPRESSION_LEVEL)?;
                 &compressed
             }
         };
         let mut file = self.take_open(index)?;
-        let part = &mut self.parts[index];
-        let written = if self.compression == Compression::None {
-            write_counting(&mut file, bytes, &mut part.newlines)
-        } else {
-            file.write_all(bytes)
-        };
+        let written = file.write_all(bytes);
+        self.open.push_back((index, file));
+        written
+    }
+
+    /// Nothing more comes for a part: where it ends with a footer, that is written, and what was
+    /// kept for it is given back.
+    pub fn seal(&mut self, index: usize) {
+        if matches!(self.content, Content::Lines { .. }) {
+            return;
+        }
+        if !self.parts[index].buffer.is_empty() || !self.parts[index].is_created {
+            self.flush(index);
+        }
+        self.parts[index].buffer = Vec::new();
+        if let Some(writer) = self.parts[index].writer.take()
+            && self.failure.is_none()
+            && let Err(error) = self.end(index, *writer)
+        {
+            self.fail_at(index, &error);
+        }
+    }
+
+    fn end(&mut self, index: usize, writer: Writer) -> io::Result<()> {
+        let bytes = writer.end()?;
+        let mut file = self.take_open(index)?;
+        let written = file.write_all(&bytes);
         self.open.push_back((index, file));
         written
     }
@@ -233,7 +298,14 @@ impl Parts {
         let part = &self.parts[index];
         self.failure = Some(Error::Output {
             file: self.output.path(&part.name),
-            line: part.newlines + 1,
+            line: match self.content {
+                Content::Lines { .. } if self.compression == Compression::None => {
+                    // Counted only now, of what the file has taken.
+                    line_feeds(&self.staging.file(part.number)).unwrap_or(0) + 1
+                }
+                Content::Lines { .. } => 1,
+                Content::Rows(_) => 0,
+            },
             why: format!(
                 "cannot write ({}): {error}",
                 shown(&self.staging.file(part.number))
@@ -250,6 +322,7 @@ impl Parts {
             if !self.parts[index].buffer.is_empty() || !self.parts[index].is_created {
                 self.flush(index);
             }
+            self.seal(index);
             if self.failure.is_none()
                 && self.parts.len() <= SYNCED_ALONE
                 && let Err(error) = self.take_open(index).and_then(|file| {
@@ -303,20 +376,16 @@ impl Parts {
     }
 }
 
-/// Writes all of `bytes`; `newlines` counts those that the file has taken, also where it fails.
-fn write_counting(file: &mut File, mut bytes: &[u8], newlines: &mut u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => {
-                *newlines += memchr::memchr_iter(b'\n', &bytes[..taken]).count() as u64;
-                bytes = &bytes[taken..];
-            }
+fn line_feeds(path: &Path) -> io::Result<u64> {
+    let (mut file, mut block, mut count) = (File::open(path)?, vec![0; 64 << 10], 0);
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => return Ok(count),
+            Ok(length) => count += memchr::memchr_iter(b'\n', &block[..length]).count() as u64,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 impl Drop for Parts {
@@ -338,7 +407,9 @@ mod tests {
     fn parts(dir: &Path, compression: Compression, header: &[u8]) -> Parts {
         let output = Output::new(dir, 7, ".csv".to_owned());
         let staging = Staging::create(output.staging(0)).unwrap();
-        Parts::new(&output, staging, compression, header, 4 << 20)
+        let header = header.to_vec();
+        let content = Content::Lines { header };
+        Parts::new(&output, staging, compression, content, 4 << 20)
     }
 
     fn published(mut parts: Parts) {
@@ -430,19 +501,26 @@ mod tests {
     #[test]
     fn a_full_disk_names_the_part_and_its_line() {
         let dir = tempfile::tempdir().unwrap();
-        let mut parts = parts(dir.path(), Compression::None, b"h\n");
-        let index = parts.begin("part-00000".into(), true);
-        let full = fs::OpenOptions::new()
-            .write(true)
-            .open("/dev/full")
-            .unwrap();
-        parts.open.push_back((index, full));
-        parts.append(index, b"a\n");
-        assert!(!parts.has_failed());
-        let text = parts.finish().unwrap_err().to_string();
-        assert!(
-            text.contains("part-00000:1: cannot write") && text.contains("No space left"),
-            "{text}"
-        );
+        // Line feeds that the file has taken before: of a header and four records, or none.
+        for (records, line) in [(0, 1), (4, 6)] {
+            let mut parts = parts(dir.path(), Compression::None, b"h\n");
+            let index = parts.begin("part-00000".into(), true);
+            let record = [vec![b'x'; BUFFER_BYTES / 4], b"\n".to_vec()].concat();
+            (0..records).for_each(|_| parts.append(index, &record));
+            let full = fs::OpenOptions::new()
+                .write(true)
+                .open("/dev/full")
+                .unwrap();
+            parts.open.clear();
+            parts.open.push_back((index, full));
+            parts.append(index, b"a\n");
+            assert!(!parts.has_failed());
+            let text = parts.finish().unwrap_err().to_string();
+            let place = format!("part-00000:{line}: cannot write");
+            assert!(
+                text.contains(&place) && text.contains("No space left"),
+                "{text}"
+            );
+        }
     }
 }

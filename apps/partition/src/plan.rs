@@ -7,11 +7,13 @@ use std::rc::Rc;
 
 use super::choice::{Format, OnBadLine, Split};
 use super::error::{Error, Result, shown};
+use super::groups::Group;
 use super::header::Header;
 use super::hive;
 use super::inputs::{self, InputFile, Way, at_start};
 use super::json;
 use super::output::Output;
+use super::parquet::{Looked, Table};
 use super::ranges::{FILE_START, Span};
 use super::reader::{BLOCK_BYTES, Extents, Inputs, Method, Reader, Unreadable};
 use super::record::Dialect;
@@ -31,6 +33,10 @@ pub struct Plan {
     pub files: Vec<InputFile>,
     /// First record of the first file that has one, and that file's number; tables only.
     header: Option<(usize, Vec<u8>)>,
+    /// All row groups, in order; of Parquet only.
+    pub groups: Vec<Group>,
+    /// Names of the key's columns; of Parquet only.
+    names: Vec<Vec<u8>>,
     /// In the names of temporary files.
     token: u64,
 }
@@ -44,15 +50,26 @@ impl Plan {
     /// # Errors
     /// Options that contradict each other, and a file that is missing or whose header is torn.
     pub fn make(request: &Request, ranks: u32, limit: usize, token: u64) -> Result<(Self, Opened)> {
-        let files = inputs::find(&request.inputs, ranks)?;
+        let mut files = inputs::find(&request.inputs, ranks)?;
         let (format, mut extension) =
             inputs::format_of(&files, request.format).map_err(Error::Usage)?;
         request.check(format).map_err(Error::Usage)?;
         extension.insert(0, '.');
-        extension.push_str(request.compression.extension());
         let mut opened = Vec::new();
+        let mut looked = Looked {
+            groups: Vec::new(),
+            names: Vec::new(),
+        };
+        if format == Format::Parquet {
+            for file in files.iter_mut().filter(|file| file.way == Way::Cut) {
+                file.way = Way::Groups;
+            }
+            looked = Table::look(&files, request)?;
+        } else {
+            extension.push_str(request.compression.extension());
+        }
         let header = match format {
-            Format::Jsonl => None,
+            Format::Jsonl | Format::Parquet => None,
             Format::Csv | Format::Tsv => {
                 first_header(&files, dialect(request, format), limit, &mut opened)?
             }
@@ -62,6 +79,8 @@ impl Plan {
             extension,
             files,
             header,
+            groups: looked.groups,
+            names: looked.names,
             token,
         };
         Ok((plan, opened))
@@ -86,6 +105,17 @@ impl Plan {
     pub fn inputs(&self) -> Inputs {
         let paths = self.files.iter().map(|file| file.path.clone()).collect();
         Inputs::new(paths, self.cut_sizes().into())
+    }
+
+    /// What all files of Parquet have in common; `None` of other formats.
+    ///
+    /// # Errors
+    /// The first file is not as rank 0 has seen it.
+    pub fn table(&self, request: &Request) -> Result<Option<Table>> {
+        let is_parquet = self.format == Format::Parquet;
+        is_parquet
+            .then(|| Table::open(&self.files, request))
+            .transpose()
     }
 
     /// Where parts go.
@@ -118,6 +148,7 @@ impl Plan {
                         .collect(),
                 )
             }
+            (Format::Parquet, _) => (Grammar::Rows, self.names.clone()),
             (_, None) => (Grammar::Nothing, Vec::new()),
             (_, Some((file, record))) => {
                 let path = &self.files[*file].path;
@@ -212,6 +243,8 @@ fn first_header(
         let read = match file.way {
             Way::Cut if file.bytes == 0 => continue,
             Way::Cut => header_of_file(files, number, dialect, limit),
+            // A table's file is never read by groups.
+            Way::Groups => continue,
             Way::Whole { .. } | Way::Pipe | Way::Stdin => {
                 let opening = |error| wrong(format!("cannot open: {error}"));
                 let mut stream = Stream::open(&file.path, file.way).map_err(opening)?;

@@ -77,6 +77,17 @@ impl Request {
         if format == Format::Jsonl && (self.delimiter.is_some() || self.no_quotes) {
             return Err("jsonl has neither delimiters nor quotes to choose".to_owned());
         }
+        if format == Format::Parquet {
+            if self.delimiter.is_some() || self.no_quotes {
+                return Err("parquet has neither delimiters nor quotes to choose".to_owned());
+            }
+            if self.on_bad_line != OnBadLine::Stop {
+                return Err(
+                    "parquet has no lines: a file that cannot be read ends the job; leave --on-bad-line out"
+                        .to_owned(),
+                );
+            }
+        }
         match self.delimiter {
             Some(b'"') if !self.no_quotes => {
                 Err("--delimiter `\"` is the quote; add --no-quotes, or choose another".to_owned())

@@ -62,6 +62,8 @@ pub enum Grammar {
         /// Fields that records are sorted by.
         sort: Vec<json::Path>,
     },
+    /// Rows of columns, whose keys their reader finds.
+    Rows,
     /// No file holds a record.
     Nothing,
 }
@@ -138,6 +140,12 @@ pub fn rank_of(part: u32, parts: u32, ranks: u32) -> u32 {
     (u64::from(part) * u64::from(ranks) / u64::from(parts)) as u32
 }
 
+fn too_long(limit: usize) -> String {
+    format!(
+        "the record and its keys are longer than {limit} bytes, the longest message; raise TRIHOP_MAX_MESSAGE_BYTES"
+    )
+}
+
 /// The fields of a key are joined by this byte before they are hashed.
 pub const JOINT: u8 = 0x1F;
 
@@ -146,7 +154,7 @@ impl Router {
     pub fn quote(&self) -> Option<u8> {
         match &self.grammar {
             Grammar::Table { dialect, .. } => dialect.quote,
-            Grammar::Lines { .. } | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => None,
         }
     }
 
@@ -154,7 +162,7 @@ impl Router {
     pub fn header_line(&self) -> &[u8] {
         match &self.grammar {
             Grammar::Table { header, .. } => &header.line,
-            Grammar::Lines { .. } | Grammar::Nothing => b"",
+            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => b"",
         }
     }
 
@@ -228,10 +236,7 @@ impl Router {
             }
             Label::write(&scratch.name, &scratch.order, &mut scratch.label);
             if scratch.label.len() + bytes.len() > self.limit {
-                return Err(format!(
-                    "the record and its keys are longer than {} bytes, the longest message; raise TRIHOP_MAX_MESSAGE_BYTES",
-                    self.limit
-                ));
+                return Err(too_long(self.limit));
             }
         }
         let (rank, kind) = addressed;
@@ -298,10 +303,41 @@ impl Router {
                     Ok(found.is_null)
                 })
             }
-            Grammar::Nothing => Err(Refused::finally(
+            Grammar::Rows | Grammar::Nothing => Err(Refused::finally(
                 "a record was found in a file that was empty at the start".to_owned(),
             )),
         }
+    }
+
+    /// Decides about a row of `length` bytes whose key `by` is: rank and kind, and the label before
+    /// it. `read` appends the text of a key, and says whether it is null; `order` appends what sorts
+    /// the row.
+    ///
+    /// # Errors
+    /// A sentence about a row that cannot be taken.
+    #[cfg(feature = "parquet")]
+    pub fn route_row<'r, K>(
+        &self,
+        by: &[K],
+        length: usize,
+        scratch: &'r mut Scratch,
+        read: impl Fn(&K, &mut Vec<u8>) -> bool,
+        order: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(u32, u32, &'r [u8]), String> {
+        let read = |key: &K, to: &mut Vec<u8>| Ok(read(key, to));
+        let addressed = self.address_by(by, &[], scratch, read);
+        let (rank, kind) = addressed.map_err(|refused| refused.why)?;
+        scratch.label.clear();
+        if self.has_labels() {
+            if self.is_ordered {
+                order(&mut scratch.order);
+            }
+            Label::write(&scratch.name, &scratch.order, &mut scratch.label);
+        }
+        if scratch.label.len() + length > self.limit {
+            return Err(too_long(self.limit));
+        }
+        Ok((rank, kind, &scratch.label))
     }
 
     /// As `address`; `read` appends a field, and says whether it is null.
@@ -382,7 +418,7 @@ impl Router {
                 };
                 dialect.fields(bytes).err().map(|flaw| flaw.to_string())
             }
-            Grammar::Lines { .. } | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => None,
         };
         match (torn.why, flaw) {
             (TornBy::FileEnd, Some(flaw)) => flaw,

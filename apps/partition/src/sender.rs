@@ -5,12 +5,14 @@ use trihop::{Job, Rank, Shuffle};
 use super::cut::{Blocks, Halt as CutHalt, Place, cut};
 use super::error::{Error, Result};
 use super::exchange::{Desk, Flawed, Halt, kind};
+use super::groups::{Group, deal};
 use super::inputs::{Way, at_start};
+use super::parquet::{Source as OpenFile, Table};
 use super::plan::{Plan, line_at, unreadable};
 use super::progress::{Front, Progress};
 use super::ranges::{Entry, FILE_START, Span};
 use super::reader::{BLOCK_BYTES, Extents, Method, Reader, Unreadable};
-use super::route::{Routed, Router};
+use super::route::{Routed, Router, Scratch};
 use super::split::without_line_end;
 use super::stream::{NAP, Stream};
 use super::summary::Share;
@@ -36,6 +38,13 @@ impl From<trihop::Error> for Quit {
     fn from(error: trihop::Error) -> Self {
         Self::Failed(Error::Engine(error))
     }
+}
+
+/// What is used again for each row.
+#[derive(Default)]
+struct Memory {
+    scratch: Scratch,
+    message: Vec<u8>,
 }
 
 /// What this rank reads and sends.
@@ -100,6 +109,79 @@ impl<'a, 'h> Sender<'a, 'h> {
             self.io = Some(reader.name());
         }
         self.cut(spans, entry, Origin::Ranges(reader))
+    }
+
+    /// Reads this rank's row groups.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
+    pub fn groups(&mut self, table: &Table) -> Result<()> {
+        self.io = Some("parquet");
+        let groups = &self.plan.groups;
+        if self.rank == Rank(0) {
+            // What is no row group: footers, indexes.
+            let bytes: u64 = groups.iter().map(|group| group.bytes).sum();
+            self.count(self.plan.bytes().saturating_sub(bytes))?;
+        }
+        let (mut open, mut memory) = (None, Memory::default());
+        for group in &groups[deal(groups, self.rank.0, self.ranks)] {
+            match self.group(table, group, &mut open, &mut memory) {
+                Ok(()) => self.count(group.bytes)?,
+                Err(Quit::Halted) => return Ok(()),
+                Err(Quit::Failed(error)) => return Err(error),
+                Err(Quit::Unreadable(unreadable)) => {
+                    return self.fail(located(self.plan, unreadable));
+                }
+                Err(Quit::Input(error)) => return self.fail(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<()> {
+        self.share.input_bytes += bytes;
+        Ok(self.progress.add(bytes)?)
+    }
+
+    fn group(
+        &mut self,
+        table: &Table,
+        group: &Group,
+        open: &mut Option<(usize, OpenFile)>,
+        memory: &mut Memory,
+    ) -> Result<(), Quit> {
+        let file = &self.plan.files[group.file];
+        let wrong = |why: String| {
+            Quit::Input(Error::Input {
+                file: file.path.clone(),
+                line: 0,
+                why,
+                at: (group.file as u64, group.first_row),
+            })
+        };
+        let source = match open.take().filter(|(number, _)| *number == group.file) {
+            Some((_, source)) => source,
+            None => table.source(file).map_err(wrong)?,
+        };
+        let (_, source) = open.insert((group.file, source));
+        let mut batches = table.batches(source, group).map_err(wrong)?;
+        let Memory { scratch, message } = memory;
+        loop {
+            pass_on(self.shuffle, self.desk, self.rank, self.ranks)?;
+            let Some(count) = batches.next().map_err(wrong)? else {
+                return Ok(());
+            };
+            for number in 0..count {
+                let routed = batches.route(number, group.file, self.router, scratch);
+                let (rank, kind, label) = routed.map_err(wrong)?;
+                let row = batches.row(number);
+                message.clear();
+                message.extend_from_slice(label);
+                row.write(message);
+                self.share.sent.add_hashed(row.hash, row.bytes.len());
+                self.shuffle.send(Rank(rank), kind, message)?;
+            }
+        }
     }
 
     /// Reads file number `number` from its start to its end; `stream` if it is begun.

@@ -6,10 +6,15 @@ use super::exchange::kind;
 use super::label::Label;
 use super::output::Output;
 use super::parts::Parts;
-use super::route::{Placing, Router, rank_of};
+use super::route::{Grammar, Placing, Router, rank_of};
 use super::sorter::Sorter;
 use super::summary::Partition;
 use super::totals::Totals;
+
+/// Least bytes of rows for which a part has a row group, but for its last.
+const GROUP_BYTES_MIN: usize = 1 << 20;
+/// Most bytes of rows of a row group.
+const GROUP_BYTES_MAX: usize = 64 << 20;
 
 /// The parts of a rank, and what sorts them.
 #[derive(Debug)]
@@ -42,7 +47,16 @@ impl Sink {
                 parts.begin(output.part(part), true);
             }
         }
-        let sorter = router.is_ordered.then(|| {
+        let mut is_sorted = router.is_ordered;
+        if matches!(router.grammar, Grammar::Rows) {
+            // Row groups are gathered for all parts at once while these are few, and else, so that
+            // they are not tiny, for one after the other.
+            let each = memory_bytes / parts.len().max(1);
+            is_sorted |= matches!(router.placing, Placing::Value { .. }) || each < GROUP_BYTES_MIN;
+            let bytes = if is_sorted { memory_bytes } else { each };
+            parts.gather(bytes.min(GROUP_BYTES_MAX));
+        }
+        let sorter = is_sorted.then(|| {
             let directory = parts.staging_path().to_owned();
             Sorter::new(directory, memory_bytes)
         });
@@ -77,13 +91,14 @@ impl Sink {
                 _ => return self.refuse(),
             },
         };
-        match (&mut self.sorter, label) {
-            (Some(sorter), Some(label)) => {
-                if let Err(error) = sorter.push(place, label.order, record) {
+        match &mut self.sorter {
+            Some(sorter) => {
+                let order = label.map_or(&[][..], |label| label.order);
+                if let Err(error) = sorter.push(place, order, record) {
                     self.parts.fail(unsorted(error));
                 }
             }
-            _ => self.parts.append(place, record),
+            None => self.parts.append(place, record),
         }
     }
 
@@ -111,7 +126,13 @@ impl Sink {
     pub fn finish(&mut self) -> Result<Totals> {
         if let Some(sorter) = self.sorter.take() {
             let parts = &mut self.parts;
-            let sorted = sorter.finish(|place, record| parts.append(place, record));
+            let mut last = None;
+            let sorted = sorter.finish(|place, record| {
+                if let Some(done) = last.replace(place).filter(|&last| last != place) {
+                    parts.seal(done);
+                }
+                parts.append(place, record);
+            });
             sorted.map_err(unsorted)?;
         }
         self.parts.finish()?;

@@ -64,7 +64,7 @@ impl Sorter {
         }
     }
 
-    /// Takes a record of part number `part`; no two of a part have one `order`.
+    /// Takes a record of part number `part`; those of a part that have one `order` come out in any.
     ///
     /// # Errors
     /// A run cannot be written.
@@ -123,7 +123,6 @@ impl Sorter {
 
     fn sort(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        // No two are equal.
         entries.sort_unstable_by(|one, other| {
             (one.part, self.order(one)).cmp(&(other.part, self.order(other)))
         });

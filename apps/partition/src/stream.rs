@@ -81,7 +81,7 @@ impl Stream {
             .spawn(move || {
                 let file = match way {
                     Way::Stdin => io::stdin().as_fd().try_clone_to_owned().map(File::from),
-                    Way::Pipe | Way::Whole { .. } | Way::Cut => File::open(path),
+                    Way::Pipe | Way::Whole { .. } | Way::Cut | Way::Groups => File::open(path),
                 };
                 if let Err(error) = file.and_then(|file| read_ahead(file, &sender)) {
                     // Without a listener the job has ended.

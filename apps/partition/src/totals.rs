@@ -27,9 +27,13 @@ fn hex<S: serde::Serializer>(value: &u64, out: S) -> std::result::Result<S::Ok, 
 impl Totals {
     /// Counts one record in.
     pub(crate) fn add(&mut self, record: &[u8]) {
-        let hash = xxh3_64(without_line_end(record));
+        self.add_hashed(xxh3_64(without_line_end(record)), record.len());
+    }
+
+    /// Counts in one record of so many bytes, and of this hash.
+    pub(crate) fn add_hashed(&mut self, hash: u64, length: usize) {
         self.records += 1;
-        self.bytes += record.len() as u64;
+        self.bytes += length as u64;
         self.sum = self.sum.wrapping_add(hash);
         self.xor ^= hash;
     }

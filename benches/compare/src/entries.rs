@@ -54,6 +54,10 @@ pub struct Setting {
     pub unbuilt: Vec<(Mpi, String)>,
     /// The client of the DeltaFS interface, or why it could not be built.
     pub client: Result<PathBuf, String>,
+    /// The scripts of partition's rivals.
+    pub scripts: PathBuf,
+    /// Python with the packages of these rivals, or why there is none.
+    pub python: Result<PathBuf, String>,
     /// Less of everything.
     pub quick: bool,
 }
@@ -225,6 +229,8 @@ pub mod tests {
             folder: folder.into(),
             unbuilt: vec![(Mpi::Mpich, "mpicc.mpich is not installed".into())],
             client: Err("mpicc.mpich is not installed".into()),
+            scripts: "/ours/scripts".into(),
+            python: Err("pip cannot fetch duckdb".into()),
             quick,
         }
     }

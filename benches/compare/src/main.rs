@@ -12,6 +12,7 @@ mod goals;
 mod launch;
 mod machine;
 mod mpi;
+mod partition;
 mod plan;
 mod report;
 mod results;
@@ -43,7 +44,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only what judges these goals (R1, F2, S1, ...), or these benchmarks (ring, threads, p2p,
-    /// histo, ig, a2a, push, cc, client, round)
+    /// histo, ig, a2a, push, cc, client, round, partition)
     #[arg(long, value_name = "GOAL|BENCH", value_delimiter = ',')]
     only: Vec<String>,
     /// Fewer works, sizes and messages: an overview in ten minutes, in which F1 to F3 and parts of
@@ -60,6 +61,16 @@ struct Arguments {
     /// the binary
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     root: PathBuf,
+    /// Python with the packages duckdb and polars
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Where the scripts of partition's rivals are
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "benches/compare/partition"
+    )]
+    scripts: PathBuf,
     /// Where the reports go
     #[arg(long, value_name = "FOLDER", default_value = "target/compare")]
     out: PathBuf,
@@ -70,12 +81,19 @@ enum Special {
     /// Measures one queue between two threads and prints a row of JSON
     #[command(hide = true)]
     Threads { queue: threads::Queue, size: usize },
+    /// Partitions a file by one tool, counts the records of its parts, and prints a row of JSON
+    #[command(hide = true)]
+    Partition(partition::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match arguments.command {
-        Some(Special::Threads { queue, size }) => threads_row(queue, size),
+    let done = match &arguments.command {
+        Some(Special::Threads { queue, size }) => {
+            let row = threads::run(*queue, *size, queue.effort());
+            print_row(row.map_err(|error| error.to_string()))
+        }
+        Some(Special::Partition(told)) => print_row(partition::run(told)),
         None => compare(&arguments),
     };
     match done {
@@ -88,9 +106,8 @@ fn main() -> ExitCode {
 }
 
 #[allow(clippy::print_stdout, reason = "the row is what this command is for")]
-fn threads_row(queue: threads::Queue, size: usize) -> Result<(), String> {
-    let row = threads::run(queue, size, queue.effort()).map_err(|error| error.to_string())?;
-    let line = serde_json::to_string(&row).map_err(|error| error.to_string())?;
+fn print_row(row: Result<impl serde::Serialize, String>) -> Result<(), String> {
+    let line = serde_json::to_string(&row?).map_err(|error| error.to_string())?;
     println!("{line}");
     Ok(())
 }
@@ -110,6 +127,10 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
                 arguments.only.join(",")
             ));
         }
+    }
+    if contests.iter().any(|c| c.work.bench == partition::BENCH) {
+        partition::prepare(&setting)
+            .map_err(|error| format!("making the input of partition: {error}"))?;
     }
     let facts = machine::Facts::gather();
     let results = run::run(&contests, arguments.rounds.into());
@@ -164,6 +185,13 @@ fn setting(arguments: &Arguments) -> Result<Setting, String> {
         folder,
         unbuilt,
         client,
+        scripts: absolute(&arguments.scripts)?,
+        python: match &arguments.python {
+            // A link into a virtual environment is not what it leads to.
+            Some(python) => std::path::absolute(python)
+                .map_err(|error| format!("{}: {error}", python.display())),
+            None => Err("no Python with duckdb and polars: see --python".to_owned()),
+        },
         quick: arguments.quick,
     })
 }

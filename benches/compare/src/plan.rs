@@ -37,6 +37,7 @@ impl Work {
     /// As reports say it.
     pub fn text(&self) -> String {
         let place = match (self.bench, self.nodes) {
+            (crate::partition::BENCH, _) => "a CSV file by the values of a key".to_owned(),
             ("threads", _) => "2 threads".to_owned(),
             (_, 1) => format!("P={} on one node", self.ranks),
             (_, nodes) => format!("P={} on {nodes} nodes", self.ranks),
@@ -117,6 +118,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     all.extend(many(setting));
     all.extend(clients(setting));
     all.extend(calls::contests(setting));
+    all.push(crate::partition::contest(setting));
     all
 }
 

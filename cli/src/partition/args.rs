@@ -30,7 +30,11 @@ use trihop_partition::{
 /// gets one; blank lines are dropped and counted. Inside a part, records come as they arrive, unless
 /// --in-order or --sort asks for one order, which then does not depend on the number of ranks. Parts
 /// are made in a hidden directory and renamed, with a `_SUCCESS` marker, only after all ranks agree
-/// that nothing was lost. Parquet is neither read nor written.
+/// that nothing was lost.
+///
+/// Parquet is read and written by builds with the cargo feature `parquet`: ranks take row groups,
+/// keys are columns of single values, hashed or named by the value's text (42, 0.1, true, 12.50,
+/// 2024-02-29, 2024-02-29 12:34:56.5; a null has none), and parts have the schema of the input.
 ///
 /// A record that cannot be taken (wrong number of columns, no JSON, no key) ends the job unless
 /// --on-bad-line says otherwise. Quotes out of place over several lines always do, since nobody
@@ -41,7 +45,7 @@ use trihop_partition::{
 /// TRIHOP_IO=auto|uring|plain chooses how files are read (default auto: io_uring where it works).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PartitionArgs {
-    /// Columns (csv, tsv) or fields (jsonl) that are the key, e.g. `country,city`: names, column
+    /// Columns (csv, tsv, parquet) or fields (jsonl) that are the key, e.g. `country,city`: names, column
     /// numbers counted from 1, or JSON pointers such as /user/id; a name with a comma is quoted as
     /// in CSV.
     #[arg(long = "by", value_name = "KEYS")]
@@ -63,8 +67,8 @@ pub struct PartitionArgs {
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
 
-    /// Sorts the records of each part by the bytes of these columns or fields, equal ones in the
-    /// order of the input.
+    /// Sorts the records of each part by the bytes of these columns or fields (parquet: by their
+    /// values, nulls first), equal ones in the order of the input.
     #[arg(long, value_name = "KEYS")]
     pub sort: Option<KeyList>,
 
@@ -78,7 +82,7 @@ pub struct PartitionArgs {
     pub memory_mib: u32,
 
     /// Format of all files; by default told by their extension (.csv, .tsv, .tab, .jsonl, .ndjson,
-    /// each also with .gz or .zst behind it).
+    /// each also with .gz or .zst behind it; .parquet).
     #[arg(long, value_name = "FORMAT", value_parser = words(Format::ALL, Format::name))]
     pub format: Option<Format>,
 
@@ -90,7 +94,7 @@ pub struct PartitionArgs {
     #[arg(long)]
     pub no_quotes: bool,
 
-    /// How parts are compressed.
+    /// How parts are compressed; `none` leaves each column of parquet as its input has it.
     #[arg(long, value_name = "HOW", default_value = "none", value_parser = words(Compression::ALL, Compression::name))]
     pub compress: Compression,
 

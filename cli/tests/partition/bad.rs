@@ -337,3 +337,24 @@ fn a_signal_removes_the_temporary_file() {
     assert_ne!(job.wait().status, 0);
     assert_eq!(leftovers(&out), Vec::<String>::new());
 }
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_build_without_parquet_names_the_feature() {
+    let dir = TempDir::new().unwrap();
+    let file = write(dir.path(), "a.parquet", "PAR1");
+    for (ranks, nodes) in [(1, 1), (4, 2)] {
+        let out = dir.path().join("out");
+        let mut command = partition(ranks, nodes);
+        command.args(["--by", "id", "--out"]).arg(&out).arg(&file);
+        let told = run(command);
+        assert_eq!(told.status, 2, "{}", told.stderr);
+        assert!(
+            told.stderr.contains("a.parquet is a Parquet file")
+                && told.stderr.contains("cargo feature `parquet`"),
+            "{}",
+            told.stderr
+        );
+        assert!(leftovers(&out).is_empty());
+    }
+}
