@@ -88,11 +88,12 @@ fn may_trace() -> bool {
 const TOO_MANY_TO_ATTACH: u64 = 280;
 
 /// Calls by which a rank waits: how many it makes says nothing of it.
-const WAITS: [&str; 5] = [
+const WAITS: [&str; 6] = [
     "accept4",
     "sched_yield",
     "ppoll",
     "epoll_wait",
+    "epoll_pwait",
     "epoll_pwait2",
 ];
 
