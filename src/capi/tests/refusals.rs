@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
+fn items_longer_than_any_message_are_refused_with_the_option_that_helps() {
     let (options, _one) = single();
     let (mut job, mut items) = (null_mut(), null_mut());
     let mut total = 0u64;
@@ -27,18 +27,12 @@ fn items_longer_than_a_frame_are_refused_with_the_option_that_helps() {
                 &mut items,
             )
         };
-        assert_eq!(open(16_321, null()), TRIHOP_ERR_CONFIG);
-        assert!(
-            last_error().contains("send records of a shuffle"),
-            "{}",
-            last_error()
-        );
         let mut short = options.clone();
-        short.memory_bytes = 1 << 19;
+        short.max_message_bytes = 16_319;
         assert_eq!(open(16_320, &raw const short), TRIHOP_ERR_CONFIG);
-        let advice = "memory_bytes is 524288 for 1 ranks of a node and 0 links: make it 1048576";
+        let advice = "max_message_bytes: 16319 is below the 16320 bytes of an item";
         assert!(last_error().contains(advice), "{}", last_error());
-        short.memory_bytes = 1 << 20;
+        short.max_message_bytes = 16_320;
         assert_eq!(
             open(16_320, &raw const short),
             TRIHOP_OK,
