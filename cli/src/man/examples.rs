@@ -150,6 +150,22 @@ mod tests {
         lines
     }
 
+    /// The words of a line of shell, quoted ones as one.
+    fn words_of(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+        for letter in line.chars() {
+            match (letter, quote) {
+                (_, Some(by)) if letter == by => quote = None,
+                ('\'' | '"', None) => quote = Some(letter),
+                (_, None) if letter.is_whitespace() => words.push(std::mem::take(&mut word)),
+                _ => word.push(letter),
+            }
+        }
+        words.push(word);
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
     /// What a newcomer copies from a document is understood: commands that go, and options that get
     /// other names, are found here.
     #[test]
@@ -167,15 +183,15 @@ mod tests {
                     .split(" -- ")
                     .flat_map(|part| part.split(['|', '&', ';', '>']))
                 {
-                    let words = part.split_whitespace().map(|word| word.trim_matches('\''));
-                    let words: Vec<&str> = words
-                        .skip_while(|word| *word != "trihop" && !word.ends_with("/trihop"))
+                    let words = words_of(part).into_iter();
+                    let words: Vec<String> = words
+                        .skip_while(|word| word != "trihop" && !word.ends_with("/trihop"))
                         .collect();
                     let Some(command) = words.get(1) else {
                         continue;
                     };
-                    let is_run = (*command == "run").then_some("./program");
-                    let parsed = crate::Cli::try_parse_from(words.iter().copied().chain(is_run));
+                    let is_run = (command == "run").then(|| "./program".to_owned());
+                    let parsed = crate::Cli::try_parse_from(words.iter().cloned().chain(is_run));
                     if let Err(error) = parsed {
                         panic!("{}: `{part}`: {error}", path.display());
                     }
