@@ -141,9 +141,14 @@ def test_types_without_a_size_of_their_own_are_refused(opened, dtype):
         opened(dtype)
 
 
-def test_an_item_that_fits_no_frame_is_refused_with_the_remedy(opened):
-    with pytest.raises(trihop.Config, match="20000|20,000"):
-        opened("V20000")
+def test_an_item_longer_than_any_message_is_refused_with_the_remedy(opened):
+    with pytest.raises(trihop.Config, match="max_message_bytes"):
+        opened(f"V{(64 << 20) + 1}")
+
+
+def test_items_longer_than_a_frame_of_a_queue_arrive(opened):
+    rows = np.arange(5 * 10_000, dtype=np.int64).reshape(5, 10_000)
+    assert (echo(opened((np.int64, 10_000)), rows) == rows).all()
 
 
 def test_pulled_arrays_outlive_the_stream_and_are_the_programs(job):
