@@ -1,5 +1,5 @@
-//! What ends a job, or some of its ranks, and nothing else: ranks that leave, an agent that is short
-//! of something, a relay that panics.
+//! What ends a job, or some of its ranks, and nothing else: ranks that leave, an agent that is
+//! short of something, a relay that panics.
 
 mod launched;
 

@@ -380,8 +380,9 @@ impl Engine {
         }
     }
 
-    /// Names, routes, options and bounds of pools of the streams that hold memory, and whether their
-    /// links share slots: those that are open, those that are kept for others, and those that were given up.
+    /// Names, routes, options and bounds of pools of the streams that hold memory, and whether
+    /// their links share slots: those that are open, those that are kept for others, and those
+    /// that were given up.
     pub fn held(
         &self,
     ) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, &PoolLimits, bool)> {

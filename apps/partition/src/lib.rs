@@ -9,8 +9,8 @@
 //! `sorter`, `parts`). After each step all ranks agree that none has failed (`job`, `exchange`);
 //! only then parts get their names (`output`, `hive`).
 //!
-//! Parquet files, with the cargo feature `parquet`, take the same way: each rank reads some of their
-//! row groups (`groups`, `parquet`), and sends rows in the place of lines.
+//! Parquet files, with the cargo feature `parquet`, take the same way: each rank reads some of
+//! their row groups (`groups`, `parquet`), and sends rows in the place of lines.
 //!
 //! It never drops a record silently, never publishes parts whose records are not all those that
 //! were read, and never leaves a file of a job that failed. Its memory is bounded, but for the names

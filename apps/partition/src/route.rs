@@ -310,8 +310,8 @@ impl Router {
     }
 
     /// Decides about a row of `length` bytes whose key `by` is: rank and kind, and the label before
-    /// it. `read` appends the text of a key, and says whether it is null; `order` appends what sorts
-    /// the row.
+    /// it. `read` appends the text of a key, and says whether it is null; `order` appends what
+    /// sorts the row.
     ///
     /// # Errors
     /// A sentence about a row that cannot be taken.

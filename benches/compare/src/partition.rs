@@ -345,7 +345,8 @@ mod tests {
         }
     }
 
-    /// A short input by every tool that is there; `.ci/compare` says which Python and which `trihop`.
+    /// A short input by every tool that is there; `.ci/compare` says which Python and which
+    /// `trihop`.
     #[test]
     fn every_tool_that_is_there_partitions_a_short_input() {
         let folder = tempfile::tempdir().expect("a folder");

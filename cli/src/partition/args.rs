@@ -45,9 +45,9 @@ use trihop_partition::{
 /// TRIHOP_IO=auto|uring|plain chooses how files are read (default auto: io_uring where it works).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PartitionArgs {
-    /// Columns (csv, tsv, parquet) or fields (jsonl) that are the key, e.g. `country,city`: names, column
-    /// numbers counted from 1, or JSON pointers such as /user/id; a name with a comma is quoted as
-    /// in CSV.
+    /// Columns (csv, tsv, parquet) or fields (jsonl) that are the key, e.g. `country,city`: names,
+    /// column numbers counted from 1, or JSON pointers such as /user/id; a name with a comma is
+    /// quoted as in CSV.
     #[arg(long = "by", value_name = "KEYS")]
     pub by: KeyList,
 

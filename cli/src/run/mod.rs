@@ -210,8 +210,8 @@ pub struct LaunchSpec {
     pub netns: bool,
     /// One agent per node beside the ranks. Default no.
     pub agents: bool,
-    /// What runs each agent: a command and its options, with `{node}` for the node's number. Default
-    /// none.
+    /// What runs each agent: a command and its options, with `{node}` for the node's number.
+    /// Default none.
     pub agent_under: Vec<String>,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,

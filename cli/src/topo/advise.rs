@@ -39,8 +39,8 @@ pub struct Advise {
     ///
     /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures
     /// of the model are rough: measure the first two or three with `trihop bench --route`. Hops
-    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance. With
-    /// `--route` that one is compared, too.
+    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
+    /// With `--route` that one is compared, too.
     #[arg(long, conflicts_with_all = ["rank", "output"])]
     advise: bool,
 

@@ -11,10 +11,10 @@ pub const ENV_EJECTION: &str = "TRIHOP_MAX_EJECTION_MB";
 /// Largest value of these variables, in MiB.
 const MOST_MB: usize = 1 << 20;
 
-/// Bounds of the pools of all streams of a job at its agent. Batches to other nodes are in them from
-/// the time that they are filled until they are acknowledged, and batches from other nodes from the
-/// time that a receive is posted for them, a read of a long one included, until the ranks' lanes
-/// have them.
+/// Bounds of the pools of all streams of a job at its agent. Batches to other nodes are in them
+/// from the time that they are filled until they are acknowledged, and batches from other nodes
+/// from the time that a receive is posted for them, a read of a long one included, until the
+/// ranks' lanes have them.
 ///
 /// A stream that would pass one gets fewer buffers: its links have less under way, and ranks that
 /// send wait. Where the least that its links need does not fit, opening it is refused.

@@ -171,8 +171,8 @@ impl<S: Seat> Job<S> {
     /// asks by [`Self::test_fence`] or [`Self::wait_fence`] whether it is over. It may send
     /// meanwhile; whether that is handled when the fence is over, nobody says, and a program that
     /// always sends puts off its end. Other collective calls of the job go on beside it, but no
-    /// step of a stream ends, and the job is not shut down. Collective. On an inline job it moves on
-    /// in the calls that make progress.
+    /// step of a stream ends, and the job is not shut down. Collective. On an inline job it moves
+    /// on in the calls that make progress.
     ///
     /// # Errors
     /// [`crate::Error::Misuse`] while one is under way, or a step of a stream;

@@ -6,9 +6,9 @@
 //! memory, and else into one of twice the length. Where no frame can be had, one of the longest
 //! runs leaves, so that all targets have about as much: `open` has runs by the class of their
 //! frames, and the fullest of a few of a class is taken. What is in a run changes with each push,
-//! for which no order of them is kept. Two targets that share a slot take turns: each closes the run
-//! of the other. Where that happens much the table doubles its slots, until short frames would use
-//! up what they may.
+//! for which no order of them is kept. Two targets that share a slot take turns: each closes the
+//! run of the other. Where that happens much the table doubles its slots, until short frames would
+//! use up what they may.
 
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
