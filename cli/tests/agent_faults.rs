@@ -103,9 +103,9 @@ fn a_rank_that_drops_its_job_and_lives_on_is_missed_by_all() {
                 continue;
             }
             assert!(has_heard(folder.path()), "{outcome}");
-            // Agents say that their job has failed.
-            let expected = i32::from(how.contains("agent"));
-            assert_eq!(ended.status, expected, "{outcome}");
+            // An agent says that its job has failed, where it hears so before both ranks have ended.
+            let may_be = 0..=i32::from(how.contains("agent"));
+            assert!(may_be.contains(&ended.status), "{outcome}");
         }
     }
 }
