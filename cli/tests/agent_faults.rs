@@ -48,7 +48,20 @@ fn leave_and_live<S: Seat>(job: over::Job<S>) {
 fn leave_and_live_on(seat: &str) {
     let options = Options::from_env().unwrap();
     match seat {
-        "threaded" => leave_and_live(threaded::Job::start(options).unwrap()),
+        "threaded" => {
+            let job = threaded::Job::start(options).unwrap();
+            // A handler that keeps a handle does not keep the job.
+            static KEPT: Mutex<Option<threaded::Shuffle>> = Mutex::new(None);
+            let keep = |_: trihop::Message<'_>, shuffle: &threaded::Shuffle| {
+                KEPT.lock().unwrap().get_or_insert_with(|| shuffle.clone());
+            };
+            let kept = job.shuffle("kept").handler(keep).open().unwrap();
+            kept.send(job.rank(), 0, b"").unwrap();
+            kept.fence().unwrap();
+            drop(kept);
+            assert!(KEPT.lock().unwrap().is_some());
+            leave_and_live(job);
+        }
         _ => leave_and_live(Job::start(options).unwrap()),
     }
 }

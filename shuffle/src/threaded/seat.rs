@@ -46,8 +46,12 @@ struct Alive(Arc<Shared>);
 impl Drop for Alive {
     fn drop(&mut self) {
         self.0.stop(self.0.engine.has_failed());
-        // What handlers have kept of their streams finds these closed: nobody would send on.
-        self.0.engine.try_look(|job| job.engine.close_streams());
+        // What handlers have kept of their streams finds these closed: nobody would send on. Nor do
+        // the others wait for this rank, which has left where it was not shut down.
+        self.0.engine.try_look(|job| {
+            job.engine.close_streams();
+            job.leave();
+        });
     }
 }
 
