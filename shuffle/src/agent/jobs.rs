@@ -14,7 +14,7 @@ use trihop_transport::watch::{eventfd, is_woken, wake};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::job::JobState;
-use crate::seat::{Inline, relay};
+use crate::seat::{Inline, Park, relay};
 
 /// Most jobs of which some ranks have come to an agent and others not.
 pub const MOST_WAITING: usize = 64;
@@ -226,10 +226,18 @@ fn serve_job(options: Options, ranks: u32, party: Party) -> Result<()> {
         let mut receive = || Ok(waiting.0.take().expect("a job is received once"));
         JobState::start_agent(options, Box::new(launcher), ranks, &mut receive)
     });
-    match started.and_then(Inline::new) {
-        Ok(seat) => relay(seat),
+    let mut started = match started {
+        Ok(started) => started,
         Err(error) => {
             waiting.refuse(&error.to_string());
+            return Err(error);
+        }
+    };
+    match Park::new(&started.doorbell, &started.state) {
+        Ok(park) => relay(Inline::of_parts(started, park)),
+        // The ranks are welcomed already, and hear it as of any job that fails.
+        Err(error) => {
+            started.state.give_up(error.clone());
             Err(error)
         }
     }
