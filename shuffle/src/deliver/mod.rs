@@ -16,7 +16,9 @@ pub(crate) use delivery::Delivery;
 pub(crate) use handover::{Calls, Chunk, Handover};
 pub(crate) use overfilled::{note_overfilled, take_overfilled};
 pub(crate) use queue::{DeliveryQueue, Entry};
-pub(crate) use reassembly::{Assembled, LONGEST_ITEM, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES};
+pub(crate) use reassembly::{
+    Assembled, LONGEST_ITEM, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES, aligned,
+};
 
 /// A record as its receiver sees it.
 #[derive(Debug, Clone, Copy)]

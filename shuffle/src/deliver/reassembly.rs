@@ -6,7 +6,7 @@ use trihop_transport::protocol::wire::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, Run, RunHeader, align8,
     run_flags,
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::queue::Input;
 use crate::queue::spare::{Spare, bytes_of};
@@ -42,6 +42,24 @@ impl Partial {
         header.write(length, &mut self.bytes);
         Some(self.bytes)
     }
+}
+
+/// A run as it has to lie: where its bytes are not aligned as items may need, a copy that is.
+///
+/// # Errors
+/// There is no memory for that.
+pub(crate) fn aligned<'a>(frame: &'a [u8], copy: &'a mut Vec<u64>) -> Result<&'a [u8], BadRun> {
+    if frame.as_ptr().align_offset(align_of::<u64>()) == 0 {
+        return Ok(frame);
+    }
+    let room = copy.try_reserve_exact(frame.len().div_ceil(8));
+    room.map_err(|_| BadRun::NoMemory(frame.len()))?;
+    copy.extend(frame.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_ne_bytes(word)
+    }));
+    Ok(&copy.as_bytes()[..frame.len()])
 }
 
 /// What a fragment does to its input's partial record.
@@ -237,6 +255,17 @@ mod tests {
         assert!(crate::deliver::items_of(&run, 17).is_err());
         reassembly.give_back(frame);
         assert_eq!(reassembly.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn a_run_that_lies_anywhere_is_copied_to_where_items_may_lie() {
+        let bytes: Vec<u8> = (0..60).collect();
+        for start in 0..8 {
+            let mut copy = Vec::new();
+            let lies = aligned(&bytes[start..start + 48], &mut copy).unwrap();
+            assert_eq!(lies, &bytes[start..start + 48]);
+            assert_eq!(lies.as_ptr().align_offset(8), 0);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::outbound::Outbound;
 use super::outbox::Outbox;
 use super::rounds::Rounds;
 use super::sink::{Handlers, Sink};
-use crate::deliver::{Assembled, Delivery, Reassembly};
+use crate::deliver::{Assembled, Delivery, Reassembly, aligned};
 use crate::queue::Input;
 use crate::route::{EndpointId, Stage};
 use crate::stats::Stats;
@@ -222,7 +222,9 @@ impl<H: Handlers> Forwarding<'_, H> {
             Assembled::Whole(item) if head > 0 => {
                 let frame = item.into_run(run.header.target);
                 let frame = frame.ok_or(BadRun::Fragment("an item longer than a run can be"))?;
-                let (run, _) = Run::split(&frame, self.outs[self.own].size())?;
+                let mut copy = Vec::new();
+                let lies = aligned(&frame, &mut copy)?;
+                let (run, _) = Run::split(lies, self.outs[self.own].size())?;
                 self.hand_over(Delivery::Run(run), 0, 1)?;
                 self.reassembly.give_back(frame);
                 Ok(true)
