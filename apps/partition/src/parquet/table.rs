@@ -23,6 +23,10 @@ use super::super::request::Request;
 use super::footer;
 use super::key::is_single;
 
+/// Rows of a group, or bytes of them before they are compressed, so that sums of all groups of a
+/// file pass no 64 bits.
+const MOST_OF_A_GROUP: u64 = 1 << 48;
+
 /// What rank 0 finds out.
 #[derive(Debug)]
 pub struct Looked {
@@ -78,6 +82,13 @@ impl Table {
                         "row group {place} has a negative size: the footer is broken"
                     )));
                 };
+                if bytes > file.bytes || plain_bytes.max(rows) > MOST_OF_A_GROUP {
+                    let length = file.bytes;
+                    return Err(wrong(format!(
+                        "row group {place} says that it has {rows} rows and {bytes} bytes, in a file of {length}: \
+                         the footer is broken"
+                    )));
+                }
                 groups.push(Group {
                     file: number,
                     number: place,
