@@ -76,12 +76,12 @@ public:
         if (scope_.is_left_by_exception())
             return; /* the job ends, and calls no handler any more */
         const trihop_status_t status = trihop_stream_close(stream_);
-        if (status != TRIHOP_OK)
-            std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if (failure_ == nullptr)
+        if (status == TRIHOP_OK && failure_ == nullptr)
             return;
-        /* Nobody is left to throw it to. */
-        const std::string why = "a handler has thrown behind the last barrier: " + text_of(failure_);
+        /* Nobody is left to throw it to, and what was sent may be lost. */
+        const std::string why = failure_ == nullptr
+                                    ? std::string("the last barrier has failed: ") + trihop_last_error()
+                                    : "a handler has thrown behind the last barrier: " + text_of(failure_);
         std::fprintf(stderr, "trihop::async: rank %d: %s\n", rank(), why.c_str());
         trihop_abort(job_->get(), EXIT_FAILURE, why.c_str());
         std::_Exit(EXIT_FAILURE);

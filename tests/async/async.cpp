@@ -1,6 +1,6 @@
 /*
- * A program whose ranks send each other functions: async [WHAT], with `all` for what has to go well, and one of `throws`, `bad`,
- * `lost`, `order` for what has to fail.
+ * A program whose ranks send each other functions: async [WHAT], with `all` for what has to go well, and one of `throws`, `lost`,
+ * `order` for what has to fail.
  */
 #include <algorithm>
 #include <array>
@@ -78,7 +78,7 @@ template <class T> static void comes_back(const T &value) {
     CHECK(async::from_bytes<T>(bytes.data(), bytes.size()) == value);
     const auto is_refused = [](const std::vector<unsigned char> &bytes) {
         /* In memory of just that length, which tools know the end of. */
-        const std::unique_ptr<unsigned char[]> exact(new unsigned char[bytes.size() + 1]);
+        const std::unique_ptr<unsigned char[]> exact(new unsigned char[bytes.size()]);
         std::copy(bytes.begin(), bytes.end(), exact.get());
         try {
             async::from_bytes<T>(exact.get(), bytes.size());
