@@ -131,6 +131,7 @@ group_deny() {
 group_book() {
     rust_is_there
     has mdbook || cargo install --locked mdbook
+    has python3 || needs python3 python3
 }
 
 group_deb() {
