@@ -106,8 +106,8 @@ pub fn barrier(job: &Job<'_>) -> Result<()> {
 }
 
 /// Says for a rank whose thread ends that it has left the job without having shut it down, as the
-/// drop of its last handle does: for languages in which nothing is dropped. Nothing where the rank
-/// is not a thread, or the job has ended.
+/// drop of its last handle does: for languages in which nothing is dropped. Nothing where the job
+/// has ended.
 #[doc(hidden)]
 pub fn leave(job: &Job<'_>) {
     job.seat().look(|job| job.leave());

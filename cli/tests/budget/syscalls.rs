@@ -88,8 +88,11 @@ fn may_trace() -> bool {
 const TOO_MANY_TO_ATTACH: u64 = 280;
 
 /// Calls by which a rank waits: how many it makes says nothing of it.
-const WAITS: [&str; 6] = [
+const WAITS: [&str; 9] = [
     "accept4",
+    "clock_nanosleep",
+    "futex",
+    "poll",
     "sched_yield",
     "ppoll",
     "epoll_wait",

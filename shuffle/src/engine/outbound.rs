@@ -191,7 +191,7 @@ impl Outbound {
     /// Items have another size from now on: between two steps, when nothing of the first is left.
     ///
     /// # Errors
-    /// [`Error::Config`]: none, or more than a frame takes.
+    /// [`Error::Config`]: none, or more than `max_message_bytes`.
     pub fn resize_items(&mut self, item_bytes: usize) -> Result<()> {
         let largest = self.max_message_bytes.min(LONGEST_ITEM);
         if !(1..=largest).contains(&item_bytes) {
