@@ -16,6 +16,8 @@ macro_rules! shares {
             /// the provider takes enough receives for so many. Where there are more, all ask for
             /// slots that they share.
             pub own_slots: usize,
+            /// The longest that a lane gets, where its share affords that.
+            pub longest_lane_bytes: usize,
         }
 
         impl Shares {
@@ -29,12 +31,13 @@ macro_rules! shares {
                     $($name: (memory_bytes / $part).clamp($low, $high),)+
                     reassembly_bytes: (2 * max_message_bytes).max(1),
                     own_slots: usize::MAX,
+                    longest_lane_bytes: Self::LANE_BYTES,
                 }
             }
 
             /// All of them as numbers, for another process of the same library.
             pub(crate) fn words(&self) -> Vec<u64> {
-                let own = [self.reassembly_bytes, self.own_slots];
+                let own = [self.reassembly_bytes, self.own_slots, self.longest_lane_bytes];
                 let words = [$(self.$name),+].into_iter().chain(own);
                 words.map(|word| word as u64).collect()
             }
@@ -46,6 +49,7 @@ macro_rules! shares {
                     $($name: words.next()?,)+
                     reassembly_bytes: words.next()?,
                     own_slots: words.next()?,
+                    longest_lane_bytes: words.next()?,
                 };
                 words.next().is_none().then_some(shares)
             }
@@ -78,6 +82,10 @@ impl Shares {
     /// The most that a share of memory makes of a small slot.
     pub(crate) const LARGEST_SMALL_SLOT: usize = 4096;
 
+    /// Longest lane of a stream, unless given otherwise: more than that drives what producer and
+    /// consumer have in their caches out of them.
+    const LANE_BYTES: usize = 64 << 10;
+
     /// The `memory_bytes` of which so many are the share of this name.
     pub(crate) fn whole(name: &str, bytes: usize) -> usize {
         let part = Self::TABLE.iter().find(|(share, ..)| *share == name);
@@ -109,6 +117,7 @@ mod tests {
             small_slot_bytes,
             reassembly_bytes,
             own_slots: _,
+            longest_lane_bytes: _,
         } = Shares::default();
         let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;
         // Short frames, and as much again for long ones.

@@ -25,14 +25,17 @@ pub(crate) struct StreamSizes {
 
 impl StreamSizes {
     /// Lanes take their share of `memory_bytes` on the fullest node, batches theirs where links are
-    /// most; a frame is at most a quarter of a lane, and fits a batch.
+    /// most; a frame is 16 KiB and a quarter of a lane at most, and fits a batch.
     pub fn new(topology: &Topology, route: &JobRoute, options: &StreamOptions) -> Self {
-        let affordable = options.shares().lane_budget_bytes / most_lanes(topology, route);
-        let lane_bytes = floor_power_of_two(affordable).clamp(4096, MAX_LANE_BYTES as usize) as u32;
+        let shares = options.shares();
+        let affordable = shares.lane_budget_bytes / most_lanes(topology, route);
+        let lane_bytes = affordable
+            .min(shares.longest_lane_bytes)
+            .max(SHORTEST_LANE_BYTES);
+        let lane_bytes = floor_power_of_two(lane_bytes) as u32;
         let links = route.most_links().max(1) as usize;
-        let affordable =
-            floor_power_of_two(options.shares().send_pool_bytes / (BUFFERS_PER_LINK * links))
-                .max(options.shares().small_slot_bytes);
+        let affordable = floor_power_of_two(shares.send_pool_bytes / (BUFFERS_PER_LINK * links))
+            .max(shares.small_slot_bytes);
         let limits = |(stage, options): (_, StageOptions)| match route.most_links_of(stage) {
             0 => LinkLimits::default(),
             _ => LinkLimits {
@@ -46,7 +49,8 @@ impl StreamSizes {
             .numbers()
             .zip(StageOptions::of_all_links(route, options));
         let links: Vec<_> = stages.map(limits).collect();
-        let frame_bytes = (lane_bytes as usize / 4).min(affordable - BATCH_HEADER_BYTES) & !7;
+        let longest = LONGEST_FRAME_BYTES.min(affordable - BATCH_HEADER_BYTES);
+        let frame_bytes = (lane_bytes as usize / 4).min(longest) & !7;
         debug_assert!(frame_bytes >= MIN_FRAGMENT_FRAME);
         let target_bytes = links.iter().map(|limits| limits.target_bytes).max();
         Self {
@@ -111,8 +115,11 @@ fn most_lanes(topology: &Topology, route: &JobRoute) -> usize {
     route.lanes_per_rank() as usize * topology.most_places() as usize
 }
 
-/// Longest lane of a stream.
-const MAX_LANE_BYTES: u32 = 64 << 10;
+/// Shortest lane of a stream.
+const SHORTEST_LANE_BYTES: usize = 4096;
+
+/// Longest frame, however long lanes are.
+const LONGEST_FRAME_BYTES: usize = 16 << 10;
 
 /// Batches that may be in flight on one link, whatever is asked for lanes.
 const LINK_MAXRPC: u32 = 1024;

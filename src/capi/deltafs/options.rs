@@ -4,14 +4,18 @@ use std::ffi::c_int;
 
 use crate::capi::status::Failure;
 use crate::route::RouteName;
-use crate::{Error, Options, ShimOptions, StreamOptions};
+use crate::{Error, Options, Shares, ShimOptions, StreamOptions};
 
 /// Bytes that a run may have however short batches are to be.
 const SHORTEST_RUN: usize = 1024;
 
-/// Bytes that may be under way in a lane however few batches are to be: as many as with the
-/// defaults. Every release that somebody has to wait for takes two switches between processes.
-const LEAST_UNDER_WAY: usize = 64 << 10;
+/// Length of a batch between nodes where none is asked for: as with the defaults.
+const UNASKED_BATCH: usize = 64 << 10;
+
+/// Length of a lane, where memory affords it, and of what may be under way in it however few
+/// batches are to be. A client has two or three threads a rank and, most often, fewer cores: every
+/// release that somebody has to wait for takes two switches between them.
+const LANE_BYTES: usize = 256 << 10;
 
 /// Messages that may wait for the callback however few are to: each time that none more may, two
 /// threads wake each other.
@@ -75,12 +79,16 @@ impl shuffle_opts {
         stream.remote_buftarget_bytes = at_most("remote_buftarget_bytes", target(self.rbuftarget));
         if matches!(stream.route, RouteName::ThreeHop(_)) {
             // Of lanes these are bytes, and no more than that.
-            let least = |bytes: usize| (LEAST_UNDER_WAY / bytes).max(1) as u32;
+            let least = |bytes: usize| (LANE_BYTES / bytes).max(1) as u32;
             let (origin, relay) = (stream.origin_buftarget_bytes, stream.relay_buftarget_bytes);
             stream.origin_maxrpc =
                 at_most("origin_maxrpc", stream.origin_maxrpc.max(least(origin)));
             stream.relay_maxrpc = at_most("relay_maxrpc", stream.relay_maxrpc.max(least(relay)));
         }
+        stream.given_shares = Some(Shares {
+            longest_lane_bytes: LANE_BYTES,
+            ..stream.shares()
+        });
         // A run is part of a batch, and no longer than one.
         let batch_bytes = stream.origin_buftarget_bytes.max(SHORTEST_RUN);
         stream.run_bytes = stream.run_bytes.min(batch_bytes);
@@ -91,7 +99,7 @@ impl shuffle_opts {
             stream.priority = stream.priority.saturating_add(1);
             if self.rbuftarget <= 1 {
                 // Each round sends what there is, and a long message in few batches.
-                stream.remote_buftarget_bytes = LEAST_UNDER_WAY;
+                stream.remote_buftarget_bytes = UNASKED_BATCH;
             }
         }
         stream.own_thread = true; // as in the original: a callback may wait for another's
@@ -252,7 +260,7 @@ mod tests {
                 stream.relay_buftarget_bytes,
                 stream.remote_buftarget_bytes
             ],
-            [1, 1, LEAST_UNDER_WAY]
+            [1, 1, UNASKED_BATCH]
         );
         assert_eq!((stream.linger_us, stream.deliverq_max), (0, LEAST_WAITING));
         // Of lanes that many bytes, of links that many batches.
