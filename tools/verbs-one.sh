@@ -23,7 +23,7 @@ hugepages() {
     local log=/tmp/pages before after pools inboxes
     before=$(awk '$1 == "HugePages_Free:" { print $2 }' /proc/meminfo)
     TRIHOP_LOG=memory=debug TRIHOP_LOG_FILE=$log \
-        ./trihop run -n 8 --nodes 2 --no-prefix --timeout 240 -- ./trihop exchange --count 1000 >/dev/null
+        ./trihop run -n 8 --nodes 2 --no-prefix --timeout 240 -- ./trihop exchange --count 1000 >/dev/null 2>&1
     grep -h 'pool registered' "$log".* >/tmp/pools
     pools=$(wc -l </tmp/pools)
     [ "$pools" -ge 8 ] || fail "$pools pools of 8 ranks were registered"
