@@ -44,6 +44,12 @@ ends_within() {
             timeout 10 ./trihop dump "$pid" || true
             cat "/proc/$pid/wchan" "/proc/$pid/stack" 2>/dev/null || true
         done
+        echo "-- connections, neighbours, and what the device has counted"
+        rdma resource show cm_id || true
+        rdma resource show qp || true
+        ip neigh
+        grep . /sys/class/infiniband/*/ports/1/state /sys/class/infiniband/*/ports/1/gids/[0-3] || true
+        grep . /sys/class/infiniband/*/ports/1/hw_counters/* || true
         fail "it had not ended in time: $*"
     fi
     wait "$job"
