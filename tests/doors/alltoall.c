@@ -242,6 +242,24 @@ static void one_comes_by_mpi(const struct pair *pair)
     }
 }
 
+/* Rank 0 alone has something, and the others neither displacements nor a type. */
+static void some_have_nothing(void)
+{
+    int some[RANKS], none[RANKS] = {0}, from_first[RANKS] = {1}, displs[RANKS], words[RANKS], mine;
+
+    for (int at = 0; at < size; at++) {
+        some[at] = 1;
+        displs[at] = at;
+        words[at] = 100 + at;
+    }
+    for (int number = 0; number < 3; number++) {
+        mine = -1;
+        MPI_Alltoallv(words, rank == 0 ? some : none, rank == 0 ? displs : NULL, rank == 0 ? MPI_INT : MPI_DATATYPE_NULL,
+                      &mine, from_first, none, MPI_INT, MPI_COMM_WORLD);
+        check(mine == 100 + rank, "a call in which most ranks send nothing");
+    }
+}
+
 static void many(const struct pair *pairs, int kinds)
 {
     trihop_alltoall_counts_t before = counts(), after;
@@ -288,24 +306,6 @@ static void many(const struct pair *pairs, int kinds)
     one_leaves(&pairs[0]);
     one_comes_by_mpi(&pairs[2]);
     some_have_nothing();
-}
-
-/* Rank 0 alone has something, and the others neither displacements nor a type. */
-static void some_have_nothing(void)
-{
-    int some[RANKS], none[RANKS] = {0}, from_first[RANKS] = {1}, displs[RANKS], words[RANKS], mine;
-
-    for (int at = 0; at < size; at++) {
-        some[at] = 1;
-        displs[at] = at;
-        words[at] = 100 + at;
-    }
-    for (int number = 0; number < 3; number++) {
-        mine = -1;
-        MPI_Alltoallv(words, rank == 0 ? some : none, rank == 0 ? displs : NULL, rank == 0 ? MPI_INT : MPI_DATATYPE_NULL,
-                      &mine, from_first, none, MPI_INT, MPI_COMM_WORLD);
-        check(mine == 100 + rank, "a call in which most ranks send nothing");
-    }
 }
 
 struct work {
