@@ -2,8 +2,10 @@
  * The trihop job behind the calls: one for all ranks of MPI_COMM_WORLD, which starts with the first call and ends in
  * MPI_Finalize.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,17 +67,44 @@ static int number_of(const char *name)
     return text == NULL ? 0 : atoi(text);
 }
 
+/* Whether MPI's own calls are faster than those over trihop, as docs/DOORS.md has measured it: on one node, but for ranks that
+ * outnumber its cores where MPI's own waits do not give way to others. All ranks say the same. */
+static int mpi_is_faster(void)
+{
+    MPI_Comm node;
+    int ranks = 0, is_faster = 0;
+    cpu_set_t cores;
+
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    if (PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, door.rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+        return 0;
+    PMPI_Comm_size(node, &ranks);
+    /* Ranks may be bound to a core each: those of all. */
+    if (PMPI_Allreduce(MPI_IN_PLACE, &cores, (int)sizeof cores, MPI_BYTE, MPI_BOR, node) == MPI_SUCCESS)
+        is_faster = ranks == door.size;
+#ifndef OPEN_MPI
+    is_faster &= ranks <= CPU_COUNT(&cores);
+#endif
+    PMPI_Comm_free(&node);
+    return is_faster;
+}
+
 void door_agree(void)
 {
     enum { LIMIT, THREADS, COUNTS, NODE_RANKS, PLAIN, SETTINGS };
     const char *limit = getenv("TRIHOP_ALLTOALL_LIMIT");
     long values[SETTINGS], both[2 * SETTINGS];
-    int provided, error;
+    int provided, error, is_faster;
 
     PMPI_Comm_rank(MPI_COMM_WORLD, &door.rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &door.size);
     PMPI_Query_thread(&provided);
-    values[LIMIT] = limit == NULL || *limit == 0 ? DEFAULT_LIMIT : bytes_of(limit);
+    is_faster = mpi_is_faster();
+    if (limit != NULL && *limit != 0)
+        values[LIMIT] = bytes_of(limit);
+    else
+        values[LIMIT] = is_faster && number_of("TRIHOP_ALLTOALL_NODE_RANKS") == 0 ? 0 : DEFAULT_LIMIT;
     values[THREADS] = provided;
     values[COUNTS] = number_of("TRIHOP_ALLTOALL_COUNTS") != 0;
     values[NODE_RANKS] = number_of("TRIHOP_ALLTOALL_NODE_RANKS");

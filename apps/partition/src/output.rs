@@ -95,7 +95,8 @@ impl Output {
         })
     }
 
-    /// Makes sure that this is the directory in which rank 0 makes its parts too, once all ranks do.
+    /// Makes sure that this is the directory in which rank 0 makes its parts too, once all ranks
+    /// do.
     ///
     /// # Errors
     /// It is another one, as on a disk of this node alone.
@@ -103,8 +104,8 @@ impl Output {
         match self.staging(0).symlink_metadata() {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Usage(format!(
-                "{} of rank {rank} on {} is not that of rank 0: the parts of a job are in one directory; choose one that \
-                 all nodes share",
+                "{} of rank {rank} on {} is not that of rank 0: the parts of a job are in one \
+                 directory; choose one that all nodes share",
                 shown(&self.dir),
                 rustix::system::uname().nodename().to_string_lossy()
             ))),

@@ -115,9 +115,9 @@ impl PoolLimits {
             return Ok(());
         };
         let why = format!(
-            "the links of `{stream}` need {needed} bytes at the agent at least to {what}, and {left} of {limit} are left \
-             beside other streams, closed ones included; raise it, give streams that follow each other the same options, \
-             or lower remote_buftarget_bytes"
+            "the links of `{stream}` need {needed} bytes at the agent at least to {what}, and \
+             {left} of {limit} are left beside other streams, closed ones included; raise it, give \
+             streams that follow each other the same options, or lower remote_buftarget_bytes"
         );
         Err(Error::config(key, why))
     }

@@ -118,7 +118,8 @@ fn link_reason(remote: &RemoteQueue) -> String {
     match (ready, in_flight) {
         (0, _) => format!("link: rank {rank} has not acknowledged {in_flight} batches"),
         (_, 0) if remote.may_post() => format!(
-            "link: the provider does not take {ready} batches for rank {rank}: it has no connection, or no room"
+            "link: the provider does not take {ready} batches for rank {rank}: it has no \
+             connection, or no room"
         ),
         (_, 0) => format!("link: {ready} batches wait for credit of rank {rank}"),
         _ => format!(
