@@ -14,7 +14,9 @@
 #include "door.h"
 
 #define LONGEST_LIMIT (16L << 20)
-#define DEFAULT_LIMIT (16L << 10)
+#define DEFAULT_LIMIT (8L << 10)
+/* So few ranks of a node have little for another node that could travel together. */
+#define FEW_RANKS 4
 
 struct door door = {.comm = MPI_COMM_NULL, .keyval = MPI_KEYVAL_INVALID};
 
@@ -67,27 +69,30 @@ static int number_of(const char *name)
     return text == NULL ? 0 : atoi(text);
 }
 
-/* Whether MPI's own calls are faster than those over trihop, as docs/DOORS.md has measured it: on one node, but for ranks that
- * outnumber its cores where MPI's own waits do not give way to others. All ranks say the same. */
+/* Whether MPI's own calls are faster than those over trihop, as docs/DOORS.md has measured it: on one node, or on nodes of few
+ * ranks, of which little can be gathered; but not where ranks outnumber the cores, and MPI's own waits do not give way to
+ * others. All ranks say the same. */
 static int mpi_is_faster(void)
 {
+    enum { RANKS, CROWDED, VALUES };
+    int most[VALUES] = {0};
     MPI_Comm node;
-    int ranks = 0, is_faster = 0;
     cpu_set_t cores;
 
     CPU_ZERO(&cores);
     sched_getaffinity(0, sizeof cores, &cores);
     if (PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, door.rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
         return 0;
-    PMPI_Comm_size(node, &ranks);
+    PMPI_Comm_size(node, &most[RANKS]);
     /* Ranks may be bound to a core each: those of all. */
-    if (PMPI_Allreduce(MPI_IN_PLACE, &cores, (int)sizeof cores, MPI_BYTE, MPI_BOR, node) == MPI_SUCCESS)
-        is_faster = ranks == door.size;
-#ifndef OPEN_MPI
-    is_faster &= ranks <= CPU_COUNT(&cores);
-#endif
+    PMPI_Allreduce(MPI_IN_PLACE, &cores, (int)sizeof cores, MPI_BYTE, MPI_BOR, node);
     PMPI_Comm_free(&node);
-    return is_faster;
+#ifndef OPEN_MPI
+    most[CROWDED] = most[RANKS] > CPU_COUNT(&cores);
+#endif
+    if (PMPI_Allreduce(MPI_IN_PLACE, most, VALUES, MPI_INT, MPI_MAX, MPI_COMM_WORLD) != MPI_SUCCESS)
+        return 0;
+    return !most[CROWDED] && (most[RANKS] == door.size || most[RANKS] < FEW_RANKS);
 }
 
 void door_agree(void)
