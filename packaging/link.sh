@@ -1,5 +1,7 @@
 #!/bin/sh
-# link.sh ARGUMENT...: what rustc links the shared C library by: cc, after the names that the library exports got versions.
+# link.sh ARGUMENT...: what rustc links the shared C library by, after the names that the library exports got versions: CC,
+# else the linker that CARGO_TARGET_<triple>_LINKER gives cargo, else cc. What a file of cargo's configuration names as
+# `linker` nobody tells this script: give it as CC. Arguments of `rustflags` (-C link-arg=-fuse-ld=lld) come here as ever.
 #
 # rustc has a list of these names, as a version script without a version, beside which the linker takes no other one. So
 # versions are put into it: those of packaging/libtrihop.symbols, and for a name that is not there that of this release.
@@ -30,4 +32,8 @@ awk '
     { print "    " $2 ";" }
     END { finish() }
 ' "$script.versions" >"$script"
-exec ${CC:-cc} "$@"
+triple=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
+variable=CARGO_TARGET_$(printf %s "$triple" | tr 'a-z.-' 'A-Z__')_LINKER
+linker=${CC:-$(printenv "$variable" || echo cc)}
+# shellcheck disable=SC2086 # a compiler and options of it
+exec $linker "$@"

@@ -20,6 +20,8 @@ const ABOUT: [(&str, &str); 4] = [
 struct Block {
     /// Document and line.
     place: String,
+    /// The line before it.
+    before: String,
     language: String,
     text: String,
 }
@@ -35,12 +37,13 @@ fn documents() -> Vec<PathBuf> {
 
 fn blocks_of(document: &Path) -> Vec<Block> {
     let all = fs::read_to_string(document).unwrap();
-    let (mut blocks, mut open) = (Vec::new(), None::<Block>);
+    let (mut blocks, mut open, mut before) = (Vec::new(), None::<Block>, "");
     for (number, line) in (1..).zip(all.lines()) {
         match (line.strip_prefix("```"), &mut open) {
             (Some(language), None) => {
                 open = Some(Block {
                     place: format!("{}:{number}", document.display()),
+                    before: before.to_owned(),
                     language: language.to_owned(),
                     text: String::new(),
                 });
@@ -49,6 +52,7 @@ fn blocks_of(document: &Path) -> Vec<Block> {
             (None, Some(block)) => block.text.extend([line, "\n"]),
             (None, None) => {}
         }
+        before = line;
     }
     assert!(open.is_none(), "{}: a block has no end", document.display());
     blocks
@@ -121,7 +125,7 @@ fn blocks_in_c_and_cpp_compile() {
     assert!(compiled >= 15, "only {compiled} blocks were found");
 }
 
-/// A shell reads what the documents show it, without running it.
+/// A shell reads what the documents show it, and a line before says whether `.ci/documents` runs it.
 #[test]
 fn blocks_of_shell_have_a_meaning() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,6 +135,16 @@ fn blocks_of_shell_have_a_meaning() {
         if block.language != "sh" {
             continue;
         }
+        let mark = block.before.strip_prefix("<!-- ").unwrap_or_default();
+        let is_marked = ["run -->", "run: ", "not run: "]
+            .iter()
+            .any(|it| mark.starts_with(it));
+        let why = "no line before says that it is run, or why it is not: see .ci/documents";
+        assert!(
+            is_marked && mark.ends_with(" -->"),
+            "{}: {why}",
+            block.place
+        );
         fs::write(&file, &block.text).unwrap();
         let output = Command::new("sh").arg("-n").arg(&file).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);

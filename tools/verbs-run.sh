@@ -5,6 +5,7 @@
 # One guest: fabric tests, conformance suite, a job on each route and seat, a C client, point to point, registered
 # hugepages, a rank that is killed. Two guests, joined by a wire: a start over sockets, by addresses of our own and by
 # MPICH's PMI, and a cable that is pulled on either side. --one and --two run that half alone.
+# `--env STEPS=REGEX` runs only the steps whose names it is found in: `--two --env "STEPS=pulled|behind"`.
 # `make verbs` has built the command and the library for release. Exit status: 0 when all passed, 124 out of time, 125 when there is no guest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,8 +47,8 @@ cp "$target/release/libtrihop.so" "$stage/libtrihop.so.0"
 
 for half in $halves; do
     case $half in
-    one) guests=1 options=(--mem 6144 --hugepages 64 --timeout 1500) ;;
-    two) guests=2 options=(--mem 2048 --hugepages 32 --timeout 600 --package mpich) ;;
+    one) guests=1 options=(--mem 6144 --hugepages 64 --timeout 1800) ;;
+    two) guests=2 options=(--mem 2048 --hugepages 32 --timeout 900) ;;
     esac
-    tools/verbs-vm.sh --guests "$guests" --share "$stage" "${options[@]}" "$@" -- "./verbs-$half.sh"
+    tools/verbs-vm.sh --guests "$guests" --share "$stage" --package mpich "${options[@]}" "$@" -- "./verbs-$half.sh"
 done

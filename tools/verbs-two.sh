@@ -55,6 +55,14 @@ pulled() {
     vm-barrier "pulled.$1" 1200
     if [ "$VM_RANK" = "$1" ]; then
         ip link set "$cable" up
+        # A management datagram that found no route has left the device's queue pair for those in an error of which the kernel
+        # only mends half (rdma_rxe, Linux 6.1): it sends them, but drops those that come, and no connection is accepted any
+        # more. A new device has a sound one.
+        rdma link delete "$VM_DEV"
+        rdma link add "$VM_DEV" type rxe netdev "$cable"
+        until grep -q ACTIVE "/sys/class/infiniband/$VM_DEV/ports/1/state" && grep -qsi 'ffff:0a4d' "/sys/class/infiniband/$VM_DEV"/ports/1/gids/*; do
+            sleep 0.1
+        done
     fi
     vm-barrier "mended.$1"
 }
@@ -71,7 +79,7 @@ step "a start by MPICH's PMI" mpich ./trihop exchange --count 2000 --size 0-4K
 vm-barrier mpich
 for guest in 0 1; do
     step "the cable of guest $guest is pulled" pulled "$guest"
-    step 'a job behind that' ours 2 ./trihop exchange --count 500
+    step 'a job behind that' ends_within 90 ours 2 ./trihop exchange --count 500
     vm-barrier "again.$guest"
 done
 echo

@@ -10,6 +10,24 @@
 static char *gathered;
 static int gathered_bytes;
 
+/* How a type was made. MPI-4's types with large counts, of which only its newer calls tell, count as made by a struct. */
+static int envelope_of(MPI_Datatype type, int *integers, int *addresses, int *types, int *combiner)
+{
+#if MPI_VERSION >= 4
+    MPI_Count all[4] = {0};
+    int error = PMPI_Type_get_envelope_c(type, &all[0], &all[1], &all[2], &all[3], combiner);
+
+    *integers = (int)all[0];
+    *addresses = (int)all[1];
+    *types = (int)all[3];
+    if (all[2] > 0)
+        *combiner = MPI_COMBINER_STRUCT;
+    return error;
+#else
+    return PMPI_Type_get_envelope(type, integers, addresses, types, combiner);
+#endif
+}
+
 /* Whether elements of the type lie in memory as they travel. What the type's size and extent say is not enough: a struct of
  * two numbers, the second one first, has no hole and travels the other way round. So all types but those that MPI itself has,
  * and rows of these, are packed. */
@@ -20,7 +38,7 @@ static int is_plain(MPI_Datatype type)
     int numbers[1];
     MPI_Aint address[1];
 
-    if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
+    if (envelope_of(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
         return 0;
     if (combiner == MPI_COMBINER_NAMED) {
         MPI_Aint lowest, extent;
@@ -35,7 +53,7 @@ static int is_plain(MPI_Datatype type)
     if (PMPI_Type_get_contents(type, integers, addresses, types, numbers, address, &inner) != MPI_SUCCESS)
         return 0;
     plain = is_plain(inner);
-    if (PMPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
+    if (envelope_of(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
         combiner != MPI_COMBINER_NAMED)
         PMPI_Type_free(&inner);
     return plain;

@@ -2,8 +2,10 @@
  * The trihop job behind the calls: one for all ranks of MPI_COMM_WORLD, which starts with the first call and ends in
  * MPI_Finalize.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,9 @@
 #include "door.h"
 
 #define LONGEST_LIMIT (16L << 20)
-#define DEFAULT_LIMIT (16L << 10)
+#define DEFAULT_LIMIT (8L << 10)
+/* So few ranks of a node have little for another node that could travel together. */
+#define FEW_RANKS 4
 
 struct door door = {.comm = MPI_COMM_NULL, .keyval = MPI_KEYVAL_INVALID};
 
@@ -65,17 +69,47 @@ static int number_of(const char *name)
     return text == NULL ? 0 : atoi(text);
 }
 
+/* Whether MPI's own calls are faster than those over trihop, as docs/DOORS.md has measured it: on one node, or on nodes of few
+ * ranks, of which little can be gathered; but not where ranks outnumber the cores, and MPI's own waits do not give way to
+ * others. All ranks say the same. */
+static int mpi_is_faster(void)
+{
+    enum { RANKS, CROWDED, VALUES };
+    int most[VALUES] = {0};
+    MPI_Comm node;
+    cpu_set_t cores;
+
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    if (PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, door.rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+        return 0;
+    PMPI_Comm_size(node, &most[RANKS]);
+    /* Ranks may be bound to a core each: those of all. */
+    PMPI_Allreduce(MPI_IN_PLACE, &cores, (int)sizeof cores, MPI_BYTE, MPI_BOR, node);
+    PMPI_Comm_free(&node);
+#ifndef OPEN_MPI
+    most[CROWDED] = most[RANKS] > CPU_COUNT(&cores);
+#endif
+    if (PMPI_Allreduce(MPI_IN_PLACE, most, VALUES, MPI_INT, MPI_MAX, MPI_COMM_WORLD) != MPI_SUCCESS)
+        return 0;
+    return !most[CROWDED] && (most[RANKS] == door.size || most[RANKS] < FEW_RANKS);
+}
+
 void door_agree(void)
 {
     enum { LIMIT, THREADS, COUNTS, NODE_RANKS, PLAIN, SETTINGS };
     const char *limit = getenv("TRIHOP_ALLTOALL_LIMIT");
     long values[SETTINGS], both[2 * SETTINGS];
-    int provided, error;
+    int provided, error, is_faster;
 
     PMPI_Comm_rank(MPI_COMM_WORLD, &door.rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &door.size);
     PMPI_Query_thread(&provided);
-    values[LIMIT] = limit == NULL || *limit == 0 ? DEFAULT_LIMIT : bytes_of(limit);
+    is_faster = mpi_is_faster();
+    if (limit != NULL && *limit != 0)
+        values[LIMIT] = bytes_of(limit);
+    else
+        values[LIMIT] = is_faster && number_of("TRIHOP_ALLTOALL_NODE_RANKS") == 0 ? 0 : DEFAULT_LIMIT;
     values[THREADS] = provided;
     values[COUNTS] = number_of("TRIHOP_ALLTOALL_COUNTS") != 0;
     values[NODE_RANKS] = number_of("TRIHOP_ALLTOALL_NODE_RANKS");

@@ -338,11 +338,11 @@ private:
     }
 
     trihop::detail::Scope scope_;
-    std::unique_ptr<Job> job_;
     trihop_stream_t *stream_ = nullptr;
     std::exception_ptr failure_;
     std::vector<std::vector<unsigned char>> spare_;
     std::vector<Object> objects_;
+    std::unique_ptr<Job> job_; /* goes first: until it has ended, handlers use the others */
 };
 
 /* Names an object that each rank has one of. It is sent as an argument; a handler finds the object of its own rank there. */

@@ -137,7 +137,9 @@ fn raised(error: &trihop::Error) -> PyErr {
         | Engine::Mismatch { .. } => Misuse::new_err(text),
         Engine::Config { .. } | Engine::Environment { .. } => Config::new_err(text),
         Engine::NoChannel { .. } => NoChannel::new_err(text),
-        Engine::NoMemory { .. } | Engine::SpillFull { .. } => NoMemory::new_err(text),
+        Engine::NoMemory { .. } | Engine::SpillFull { .. } | Engine::BroadcastsFull { .. } => {
+            NoMemory::new_err(text)
+        }
         Engine::PeerDead { rank, .. }
         | Engine::PeerFailed { rank, .. }
         | Engine::LinkFailed { rank, .. }

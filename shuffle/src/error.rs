@@ -56,6 +56,18 @@ macro_rules! declare {
                 /// The spill's bound, `spill_bytes`.
                 limit_bytes: usize,
             },
+            /// Broadcasts to the elements of an array are kept for a step and the one behind it, and
+            /// a step has had more than fit: the job ends.
+            #[error(
+                "broadcasts to the elements of an array need {bytes} bytes in a step, and memory_bytes allows for \
+                 {limit_bytes}: end a step, or fence, before there are so many, or raise `memory_bytes`"
+            )]
+            BroadcastsFull {
+                /// What they need, with the one that was not kept.
+                bytes: usize,
+                /// What they may take.
+                limit_bytes: usize,
+            },
             /// There is no memory for a record. From a send: nothing was taken. From any other
             /// call: one that arrived could not be put together or kept, and the job cannot go on.
             #[error("no memory for a record of {bytes} bytes")]
@@ -233,6 +245,10 @@ impl Error {
     pub(crate) fn bad_run(rank: u32, why: BadRun) -> Self {
         match why {
             BadRun::NoMemory(bytes) => Self::NoMemory { bytes },
+            BadRun::Unkept { bytes, limit } => Self::BroadcastsFull {
+                bytes,
+                limit_bytes: limit,
+            },
             why => Self::bad_peer(rank, why),
         }
     }

@@ -135,7 +135,9 @@ impl trihop_status_t {
             Error::WouldBlock => TRIHOP_ERR_WOULD_BLOCK,
             Error::Rank { .. } => TRIHOP_ERR_RANK,
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
-            Error::NoMemory { .. } | Error::SpillFull { .. } => TRIHOP_ERR_NO_MEMORY,
+            Error::NoMemory { .. } | Error::SpillFull { .. } | Error::BroadcastsFull { .. } => {
+                TRIHOP_ERR_NO_MEMORY
+            }
             Error::Nested(_) => TRIHOP_ERR_NESTED,
             Error::Closed(_) | Error::ChannelClosed { .. } => TRIHOP_ERR_CLOSED,
             Error::TimedOut(_) => TRIHOP_ERR_TIMED_OUT,

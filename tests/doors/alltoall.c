@@ -84,9 +84,18 @@ static int make_pairs(struct pair *pairs)
         {MPI_BYTE, MPI_BYTE, 0}, {row, spaced, 0},    {spaced, row, 1},        {swapped, row, 1},
         {row, swapped, 0},       {sized, sized, 1},   {swapped, spaced, 1},    {MPI_DOUBLE_INT, MPI_DOUBLE_INT, 1},
     };
+    int kinds = (int)(sizeof all / sizeof all[0]);
 
     memcpy(pairs, all, sizeof all);
-    return (int)(sizeof all / sizeof all[0]);
+#if MPI_VERSION >= 4
+    /* Made by a call with large counts, of which the older ones do not tell. */
+    MPI_Type_contiguous_c(2, MPI_INT, &pairs[kinds].send);
+    MPI_Type_commit(&pairs[kinds].send);
+    pairs[kinds].receive = row;
+    pairs[kinds].is_packed = 1;
+    kinds++;
+#endif
+    return kinds;
 }
 
 /* Elements of the block from one rank to another in a call: none, a few, about as many as the limit has, and more. */
@@ -233,6 +242,24 @@ static void one_comes_by_mpi(const struct pair *pair)
     }
 }
 
+/* Rank 0 alone has something, and the others neither displacements nor a type. */
+static void some_have_nothing(void)
+{
+    int some[RANKS], none[RANKS] = {0}, from_first[RANKS] = {1}, displs[RANKS], words[RANKS], mine;
+
+    for (int at = 0; at < size; at++) {
+        some[at] = 1;
+        displs[at] = at;
+        words[at] = 100 + at;
+    }
+    for (int number = 0; number < 3; number++) {
+        mine = -1;
+        MPI_Alltoallv(words, rank == 0 ? some : none, rank == 0 ? displs : NULL, rank == 0 ? MPI_INT : MPI_DATATYPE_NULL,
+                      &mine, from_first, none, MPI_INT, MPI_COMM_WORLD);
+        check(mine == 100 + rank, "a call in which most ranks send nothing");
+    }
+}
+
 static void many(const struct pair *pairs, int kinds)
 {
     trihop_alltoall_counts_t before = counts(), after;
@@ -278,6 +305,7 @@ static void many(const struct pair *pairs, int kinds)
     back_to_back();
     one_leaves(&pairs[0]);
     one_comes_by_mpi(&pairs[2]);
+    some_have_nothing();
 }
 
 struct work {
@@ -374,6 +402,8 @@ int main(int argc, char **argv)
     MPI_Type_free(&pairs[1].receive);
     MPI_Type_free(&pairs[3].send);
     MPI_Type_free(&pairs[5].send);
+    if (kinds > 8)
+        MPI_Type_free(&pairs[8].send);
     if (rank == 0)
         printf("%s: %d ranks agree with MPI\n", how, size);
     MPI_Finalize();

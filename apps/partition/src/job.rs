@@ -70,10 +70,11 @@ impl ThisRank<'_, '_> {
         let output = plan.output(self.request);
         let spans = spans(&plan.cut_sizes(), rank, ranks);
 
-        let begun = self.begin(&output, &router, table.clone());
+        agree(self.job, self.begin(&output, &router, table.clone()))?;
+        let shared = output.check_shared(rank);
         let tally = agree(
             self.job,
-            begun.and_then(|()| self.tally(&plan, &spans, &router)),
+            shared.and_then(|()| self.tally(&plan, &spans, &router)),
         )?;
         let entry = self.entry(&plan, &spans, tally)?;
 

@@ -95,6 +95,27 @@ impl Output {
         })
     }
 
+    /// Makes sure that this is the directory in which rank 0 makes its parts too, once all ranks
+    /// do.
+    ///
+    /// # Errors
+    /// It is another one, as on a disk of this node alone.
+    pub fn check_shared(&self, rank: u32) -> Result<()> {
+        match self.staging(0).symlink_metadata() {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Usage(format!(
+                "{} of rank {rank} on {} is not that of rank 0: the parts of a job are in one \
+                 directory; choose one that all nodes share",
+                shown(&self.dir),
+                rustix::system::uname().nodename().to_string_lossy()
+            ))),
+            Err(error) => Err(Error::system(
+                format!("cannot look into {}", shown(&self.dir)),
+                error,
+            )),
+        }
+    }
+
     /// Makes sure that nothing is in the way, and removes what killed jobs have left.
     ///
     /// # Errors

@@ -358,3 +358,26 @@ fn a_build_without_parquet_names_the_feature() {
         assert!(leftovers(&out).is_empty());
     }
 }
+
+/// Each rank is in a directory of its own, as on a disk of its node alone.
+#[test]
+fn a_directory_that_ranks_do_not_share_is_named() {
+    let dir = TempDir::new().unwrap();
+    let input = write(dir.path(), "in.csv", "k\n1\n2\n");
+    let script = "mkdir $TRIHOP_RANK && cd $TRIHOP_RANK && exec \"$@\"";
+    let mut command = job(2, 2, "sh");
+    command
+        .current_dir(dir.path())
+        .args(["-c", script, "sh", env!("CARGO_BIN_EXE_trihop")])
+        .args(["partition", "--by", "k", "--out", "parts"])
+        .arg(&input);
+    let told = run(command);
+    assert_eq!(told.status, 2, "{}", told.stderr);
+    for part in ["parts of rank 1 on ", "all nodes share"] {
+        assert!(told.stderr.contains(part), "{part}: {}", told.stderr);
+    }
+    for rank in ["0", "1"] {
+        let left = leftovers(&dir.path().join(rank).join("parts"));
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

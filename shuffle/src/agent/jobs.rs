@@ -165,6 +165,7 @@ impl Jobs {
     /// Starts the relay of a job, on a thread of its own.
     fn start(&mut self, options: Options, ranks: u32, party: Party) -> Result<()> {
         let number = self.started;
+        self.started += 1;
         let ended = TellEnded(Arc::clone(&self.ended), number);
         let thread = masked::spawn("trihop-agent-job", move || {
             let _ended = ended;
@@ -173,22 +174,23 @@ impl Jobs {
                 Err(error) => tracing::warn!(%error, number, "a job of this agent has failed"),
             }
         })?;
-        self.started += 1;
         self.running.insert(number, thread);
         Ok(())
     }
 
-    /// Forgets the jobs that have ended; whether there were any.
+    /// Forgets the jobs that have ended; whether there were any. One whose thread could not start
+    /// was none.
     fn reap(&mut self) -> bool {
         is_woken(&self.ended.woken);
         let numbers = std::mem::take(&mut *self.ended.lock());
-        for number in &numbers {
-            let thread = self.running.remove(number);
+        let before = self.running.len();
+        for number in numbers {
+            let thread = self.running.remove(&number);
             if thread.is_some_and(|thread| thread.join().is_err()) {
                 tracing::error!(number, "a job of this agent has ended by a panic");
             }
         }
-        !numbers.is_empty()
+        self.running.len() < before
     }
 
     /// Waits until one of them has ended, or somebody asks.
@@ -257,5 +259,22 @@ impl Unwelcomed {
 impl Drop for Unwelcomed {
     fn drop(&mut self) {
         self.refuse("it has panicked, as its log says");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_thread_does_not_start_is_none_that_has_ended() {
+        let mut jobs = Jobs::new().unwrap();
+        drop(TellEnded(Arc::clone(&jobs.ended), 0)); // as a spawn that fails drops it
+        assert!(!jobs.reap(), "an agent would begin to linger");
+        let ended = TellEnded(Arc::clone(&jobs.ended), 1);
+        let thread = masked::spawn("job", move || drop(ended)).unwrap();
+        jobs.running.insert(1, thread);
+        jobs.wait(None).unwrap();
+        assert!(jobs.reap());
     }
 }

@@ -16,8 +16,10 @@ const MOST_MB: usize = 1 << 20;
 /// from the time that a receive is posted for them, a read of a long one included, until the
 /// ranks' lanes have them.
 ///
-/// A stream that would pass one gets fewer buffers: its links have less under way, and ranks that
-/// send wait. Where the least that its links need does not fit, opening it is refused.
+/// A stream gets half of what others leave of them at most, and more only where its links need that
+/// at least. So it may have fewer buffers: its links have less under way, and ranks that send wait.
+/// Where the least that its links need does not fit, opening it is refused. A stream that was
+/// closed keeps its pools, for the next one with the same options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolLimits {
     /// Bytes of batches that are sent.
@@ -67,6 +69,23 @@ impl PoolLimits {
         }
     }
 
+    /// Half of them.
+    pub(crate) fn halved(&self) -> Self {
+        let half = |limit: usize| match limit {
+            usize::MAX => usize::MAX,
+            limit => limit / 2,
+        };
+        Self {
+            injection_bytes: half(self.injection_bytes),
+            ejection_bytes: half(self.ejection_bytes),
+        }
+    }
+
+    /// Whether pools of so many bytes fit.
+    pub(crate) fn hold(&self, [sent, received]: [usize; 2]) -> bool {
+        sent <= self.injection_bytes && received <= self.ejection_bytes
+    }
+
     /// Whether pools of a stream, which have what is left of `all`, fit.
     ///
     /// # Errors
@@ -96,8 +115,9 @@ impl PoolLimits {
             return Ok(());
         };
         let why = format!(
-            "the links of `{stream}` need {needed} bytes at the agent at least to {what}, and {left} of {limit} are left \
-             beside other streams; raise it, close streams, or lower remote_buftarget_bytes"
+            "the links of `{stream}` need {needed} bytes at the agent at least to {what}, and \
+             {left} of {limit} are left beside other streams, closed ones included; raise it, give \
+             streams that follow each other the same options, or lower remote_buftarget_bytes"
         );
         Err(Error::config(key, why))
     }
@@ -141,6 +161,8 @@ mod tests {
         };
         assert_eq!(all.beside([60, 60]).injection_bytes, 40);
         assert_eq!(all.beside([101, 0]).injection_bytes, 0);
+        assert_eq!((none.halved(), all.halved().injection_bytes), (none, 50));
+        assert!(all.halved().hold([50, usize::MAX]) && !all.halved().hold([51, 0]));
         let left = all.beside([60, 60]);
         assert_eq!(left.check(&all, "facts", [40, usize::MAX]), Ok(()));
         let text = left.check(&all, "facts", [41, 0]).unwrap_err().to_string();

@@ -117,6 +117,10 @@ fn link_reason(remote: &RemoteQueue) -> String {
     let (ready, in_flight) = (remote.ready_batches(), remote.credit.in_flight());
     match (ready, in_flight) {
         (0, _) => format!("link: rank {rank} has not acknowledged {in_flight} batches"),
+        (_, 0) if remote.may_post() => format!(
+            "link: the provider does not take {ready} batches for rank {rank}: it has no \
+             connection, or no room"
+        ),
         (_, 0) => format!("link: {ready} batches wait for credit of rank {rank}"),
         _ => format!(
             "link: rank {rank} has not acknowledged {in_flight} batches, and {ready} wait for its credit"

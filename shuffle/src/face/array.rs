@@ -446,7 +446,9 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// The last fence; the elements that are here then, with their keys. Collective.
     ///
     /// # Errors
-    /// As [`Array::fence`].
+    /// As [`Array::fence`], and the elements go with it: a program that wants them even where a
+    /// handler could not send something calls that before, which says so with the array still
+    /// there.
     pub fn shutdown(self) -> Result<Vec<(u64, E)>> {
         self.close()
     }

@@ -51,7 +51,8 @@ impl JobState {
         self.engine.prepare(plan)
     }
 
-    /// Gives the pools of a stream what others leave of an agent's limits.
+    /// Gives the pools of a stream half of what others leave of an agent's limits, so that streams
+    /// behind it have some too; all that is left, where the least that it needs is more.
     fn limit_pools(&self, plan: &mut Plan) -> Result<()> {
         let all = self.options.pools;
         if !all.any() {
@@ -62,9 +63,15 @@ impl JobState {
             let [sent, received] = need.pools();
             held = [held[0] + sent, held[1] + received];
         }
-        plan.pools = all.beside(held);
+        let left = all.beside(held);
+        plan.pools = left.halved();
         let needed = self.need_of(plan)?.pools();
-        plan.pools.check(&all, &plan.name, needed)
+        if plan.pools.hold(needed) {
+            return Ok(());
+        }
+        plan.pools = left;
+        let needed = self.need_of(plan)?.pools();
+        left.check(&all, &plan.name, needed)
     }
 
     /// Attaches the other ends of a stream's links that no stream before had.

@@ -286,6 +286,25 @@ pub unsafe extern "C" fn trihop_stream_push_many(
     unsafe { with(stream, push) }
 }
 
+/// Broadcasts by a verb of the stream, or by the outbox.
+macro_rules! broadcast_by {
+    ($stream:ident, $kind:ident, $bytes:ident, $length:ident, $to:ident, $verb:ident) => {
+        // SAFETY: as for `trihop_stream_send`.
+        unsafe {
+            with_bytes(
+                $stream,
+                "bytes",
+                $bytes,
+                |_| $length,
+                |stream, bytes| {
+                    let to = trihop_broadcast_t::parse($to)?;
+                    send_by!(stream, $verb or broadcast($kind, bytes, to))
+                },
+            )
+        }
+    };
+}
+
 /// Sends a record, or an item of `length` bytes and kind 0, to all other ranks or to every rank, as
 /// `to` says, one of `trihop_broadcast_t`: along the tree of the route, one copy to each node. A
 /// record that is longer than a frame (16 KiB with few ranks) goes to one rank after the other.
@@ -300,19 +319,7 @@ pub unsafe extern "C" fn trihop_stream_broadcast(
     length: usize,
     to: i32,
 ) -> trihop_status_t {
-    // SAFETY: as for `trihop_stream_send`.
-    unsafe {
-        with_bytes(
-            stream,
-            "bytes",
-            bytes,
-            |_| length,
-            |stream, bytes| {
-                let to = trihop_broadcast_t::parse(to)?;
-                send_by!(stream, broadcast or broadcast(kind, bytes, to))
-            },
-        )
-    }
+    broadcast_by!(stream, kind, bytes, length, to, broadcast)
 }
 
 /// As `trihop_stream_broadcast`, but where there is no room now it fails with
@@ -328,19 +335,7 @@ pub unsafe extern "C" fn trihop_stream_try_broadcast(
     length: usize,
     to: i32,
 ) -> trihop_status_t {
-    // SAFETY: as for `trihop_stream_send`.
-    unsafe {
-        with_bytes(
-            stream,
-            "bytes",
-            bytes,
-            |_| length,
-            |stream, bytes| {
-                let to = trihop_broadcast_t::parse(to)?;
-                send_by!(stream, try_broadcast or broadcast(kind, bytes, to))
-            },
-        )
-    }
+    broadcast_by!(stream, kind, bytes, length, to, try_broadcast)
 }
 
 /// So many contributors of the step that has begun have sent what they have to send. Once all of

@@ -29,18 +29,22 @@ pub fn spin_budget(local_ranks: usize) -> Duration {
     budget(local_ranks, cores())
 }
 
+/// How long the number of cores counts as known.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
 /// Cores that this process may use. What its control group allows takes some twenty system calls to
-/// find out: they are made again only where the set of cores is another one.
+/// find out: the jobs that an agent starts one after the other share them, until the set of cores
+/// is another one, or a second is over, since nothing tells of another allowance.
 fn cores() -> usize {
-    static KNOWN: StaticMutex<Option<(CpuSet, usize)>> = StaticMutex::new(None);
+    static KNOWN: StaticMutex<Option<(CpuSet, Instant, usize)>> = StaticMutex::new(None);
     let count = || available_parallelism().map_or(1, usize::from);
     let Ok(set) = sched_getaffinity(None) else {
         return count(); // more cores than it has room for
     };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match *known {
-        Some((of, cores)) if of == set => cores,
-        _ => known.insert((set, count())).1,
+        Some((of, at, cores)) if of == set && at.elapsed() < KNOWN_FOR => cores,
+        _ => known.insert((set, Instant::now(), count())).2,
     }
 }
 

@@ -78,6 +78,7 @@ fn append(values: &ArrayRef) -> Result<Append, String> {
         DataType::UInt16 => numbers::<UInt16Type>(values),
         DataType::UInt32 => numbers::<UInt32Type>(values),
         DataType::UInt64 => numbers::<UInt64Type>(values),
+        // As a number of 32 bits, which other readers make of it: their text has its digits too.
         DataType::Float16 => each::<Float16Type>(values, |value, to| {
             float(
                 value.is_nan(),

@@ -96,10 +96,7 @@ where
                     return Err(no_value(source, "a broadcast out of order"));
                 }
                 *heard = number;
-                table.log(source.0, number, rest).map_err(|why| {
-                    tracing::error!(source = source.0, why, "a broadcast is not kept");
-                    BadRun::NoMemory(rest.len())
-                })?;
+                table.log(source.0, number, rest)?;
                 let keys: Vec<u64> = table.here.keys().copied().collect();
                 keys.into_iter().try_for_each(|key| {
                     let ahead = table.here[&key].ahead.get(&source.0);

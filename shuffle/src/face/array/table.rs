@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use trihop_transport::topology::Rank;
 
+use crate::engine::BadRun;
 use crate::error::{Error, Result};
 use crate::face::codec::{Codec, encode};
 
@@ -107,19 +108,11 @@ impl<E> Table<E> {
     }
 
     /// Keeps a broadcast until no element can come without it.
-    pub fn log(
-        &mut self,
-        source: u32,
-        number: u64,
-        item: &[u8],
-    ) -> std::result::Result<(), String> {
+    pub fn log(&mut self, source: u32, number: u64, item: &[u8]) -> Result<(), BadRun> {
         let bytes = self.logged_bytes.saturating_add(logged_bytes(item));
-        if bytes > self.most_logged_bytes {
-            return Err(format!(
-                "broadcasts to the elements of an array need {bytes} bytes in a step, and \
-                 memory_bytes allows for {}: end a step, or fence, before there are so many",
-                self.most_logged_bytes
-            ));
+        let limit = self.most_logged_bytes;
+        if bytes > limit {
+            return Err(BadRun::Unkept { bytes, limit });
         }
         self.logged_bytes = bytes;
         self.log.push((source, number, item.into()));

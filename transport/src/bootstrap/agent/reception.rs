@@ -84,7 +84,15 @@ fn try_tell(nonce: u64, message: &[u8]) -> Result<()> {
 
 fn tell(nonce: u64, message: &[u8]) {
     if let Err(error) = try_tell(nonce, message) {
-        tracing::debug!(%error, "a rank is gone");
+        log_unheard(&error);
+    }
+}
+
+/// A rank does not hear that it is refused: it is gone, or waits until its time is over.
+fn log_unheard(error: &Error) {
+    match error.is_want_of_descriptors() {
+        true => tracing::warn!(%error, "a rank does not hear why it is refused"),
+        false => tracing::debug!(%error, "a rank that is refused is gone"),
     }
 }
 
@@ -212,7 +220,10 @@ impl Reception {
         });
         match seated {
             Ok(at) => self.complete(at),
-            Err(why) if why.is_empty() => None,
+            Err(why) if why.is_empty() => {
+                tracing::warn!(process, "refused what is no rank of any version");
+                None
+            }
             Err(why) => {
                 tracing::warn!(process, why, "refused a rank");
                 self.refuse(nonce, &why);
@@ -225,7 +236,7 @@ impl Reception {
         let refusal = refusal(why);
         let told = self.listener.with_reserve(|| try_tell(nonce, &refusal));
         if let Err(error) = told {
-            tracing::debug!(%error, "a rank that is refused does not hear why");
+            log_unheard(&error);
         }
     }
 

@@ -121,6 +121,14 @@ pub enum BadRun {
     /// A record for which this process has no memory.
     #[error("no memory for a record of {0} bytes")]
     NoMemory(usize),
+    /// A broadcast to elements that is not kept for those that may still come.
+    #[error("broadcasts of a step need {bytes} bytes, of {limit} that they may take")]
+    Unkept {
+        /// What they need with this one.
+        bytes: usize,
+        /// What they may take.
+        limit: usize,
+    },
     /// A fragment without a beginning, or a beginning inside another record.
     #[error("fragment out of place: {0}")]
     Fragment(&'static str),

@@ -144,7 +144,8 @@ fn broadcasts_are_kept_for_two_steps_within_memory_bytes() {
         .find_map(Result::err)
         .expect("memory has an end");
     assert!(
-        matches!(refused, Error::NoMemory { bytes: 8 }),
+        matches!(refused, Error::BroadcastsFull { bytes, limit_bytes } if bytes > limit_bytes),
         "{refused:?}"
     );
+    assert!(refused.to_string().contains("memory_bytes"), "{refused}");
 }
