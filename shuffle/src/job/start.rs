@@ -58,21 +58,27 @@ impl JobState {
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
-    /// The same for an agent of so many ranks, which receives them once its fabric is up.
+    /// The same for an agent of a node with so many ranks; the first one of the node receives them
+    /// once its fabric is up.
     pub fn start_agent(
         options: Options,
-        bootstrap: Box<dyn Bootstrap>,
+        mut bootstrap: Box<dyn Bootstrap>,
         ranks: u32,
         receive: &mut dyn FnMut() -> Result<Party>,
     ) -> Result<Started> {
-        let topology = bootstrap.topology().with_agents(ranks)?;
+        let ranks = bootstrap::ranks_of_nodes(&mut *bootstrap, ranks)?;
+        let topology = bootstrap.topology().with_agents(&ranks)?;
         let topology = topology.seen_by(topology.relay_of(topology.process()))?;
-        if topology.local_relays() > 1 {
-            let why =
-                "there is one agent on each node, and the launcher has started several on one";
-            return Err(Error::config("agent", why));
-        }
-        let mut started = Self::start_process(options, bootstrap, topology, Some(receive))?;
+        let welcome = &mut |arrived: &mut Arrived, topology: &Topology| {
+            let welcome = match topology.endpoint() == topology.keeper() {
+                true => arrived.welcome(&receive()?, &ranks, topology)?,
+                false => arrived.hear_welcome(topology)?,
+            };
+            arrived.others = welcome.sockets(topology);
+            arrived.sharers = topology.places();
+            Ok(())
+        };
+        let mut started = Self::start_process(options, bootstrap, topology, Some(welcome))?;
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
@@ -90,12 +96,12 @@ impl JobState {
     }
 
     /// Of the endpoints of a process, by their numbers; `topology` is seen by its host. An agent
-    /// receives its ranks.
+    /// learns who its node's ranks are.
     fn start_process(
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         topology: Topology,
-        receive: Option<&mut dyn FnMut() -> Result<Party>>,
+        welcome: Option<&mut dyn FnMut(&mut Arrived, &Topology) -> Result<()>>,
     ) -> Result<Vec<Started>> {
         options.check()?;
         let launcher = bootstrap.launcher();
@@ -124,8 +130,8 @@ impl JobState {
                     ends.len(),
                     &limits,
                 )?;
-                if let Some(receive) = receive {
-                    arrived.welcome(&receive()?, &topology)?;
+                if let Some(welcome) = welcome {
+                    welcome(&mut arrived, &topology)?;
                 }
                 arrived
             }
@@ -359,7 +365,7 @@ impl Arrived {
             sharers,
             directory,
         } = arrive(bootstrap, &processes, newcomer)?;
-        let first = |process: Rank| EndpointId(process.0 * topology.ranks_per_process());
+        let first = |process: Rank| topology.first_of_process(process.0).into();
         let here = processes.ranks_of(processes.node()).zip(names);
         let others = here.filter(|(process, _)| *process != processes.rank());
         Ok(Self {
@@ -377,20 +383,40 @@ impl Arrived {
         })
     }
 
-    /// As an agent that has arrived: tells its ranks, which have come, of each other.
-    fn welcome(&mut self, party: &Party, topology: &Topology) -> Result<()> {
+    /// As the first agent of a node, which has arrived: tells the ranks, which have come, and the
+    /// other agents of each other.
+    fn welcome(
+        &mut self,
+        party: &Party,
+        ranks_of_nodes: &[u32],
+        topology: &Topology,
+    ) -> Result<Welcome> {
+        let others = self.others.iter().map(|(_, name)| name);
+        let agents = std::iter::once(self.listener.name()).chain(others.map(String::as_str));
         let welcome = Welcome {
             processes: topology.processes(),
+            ranks_of_nodes: ranks_of_nodes.to_vec(),
             secret: self.secret.clone(),
-            agent: self.listener.name().to_owned(),
+            agents: agents.map(str::to_owned).collect(),
             ranks: party.nonces().to_vec(),
             provider: self.provider.clone().unwrap_or_default(),
         };
         self.listener.keep_reserve()?;
         party.welcome(&welcome, &self.listener)?;
-        self.others = welcome.sockets(topology);
-        self.sharers = topology.places();
-        Ok(())
+        welcome.tell_agents()?;
+        Ok(welcome)
+    }
+
+    /// As another agent of the node: hears it from the first one.
+    fn hear_welcome(&mut self, topology: &Topology) -> Result<Welcome> {
+        self.listener.keep_reserve()?;
+        let first = self.others.iter().find(|(end, _)| {
+            topology.process_of(*end) == topology.process_of(topology.keeper())
+        });
+        let (_, first) = first.expect("the first agent of the node is another one");
+        let (welcome, early) = Welcome::of_first_agent(&self.listener, first, &self.secret)?;
+        self.early = early;
+        Ok(welcome)
     }
 
     /// As a rank whose agent has received it.
