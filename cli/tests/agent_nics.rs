@@ -25,10 +25,7 @@ fn ranks_exchange_by_several_agents_of_each_node_and_on_unequal_nodes() {
     let shapes = [
         ("--nics 2 -n 8 --nodes 2", "8 on 2 nodes, three-hop:2"),
         ("--nics 3 -n 8 --nodes 2", "8 on 2 nodes, three-hop:3"),
-        (
-            "--nics 2 --node-sizes 5,3,2",
-            "10 on 3 nodes, three-hop:2",
-        ),
+        ("--nics 2 --node-sizes 5,3,2", "10 on 3 nodes, three-hop:2"),
         ("--nics 2 -n 4", "4 on 1 nodes, three-hop:1"),
         ("--node-sizes 4,1,2", "7 on 3 nodes, three-hop:1"),
     ];

@@ -36,7 +36,11 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// Nodes of two ranks each; `processes` are those of the last one. The secret of the last one may
 /// be another.
-fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(EndpointId, ProcessWatch)>) -> Vec<Node> {
+fn start(
+    nodes: u32,
+    secrets: [&Secret; 2],
+    mut processes: Vec<(EndpointId, ProcessWatch)>,
+) -> Vec<Node> {
     let first = Topology::from_node_sizes(&vec![2; nodes as usize], Rank(0)).unwrap();
     let listening: Vec<Listening> = (0..nodes)
         .map(|_| Listening::open(&[], true).unwrap())

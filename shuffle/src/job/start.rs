@@ -410,9 +410,10 @@ impl Arrived {
     /// As another agent of the node: hears it from the first one.
     fn hear_welcome(&mut self, topology: &Topology) -> Result<Welcome> {
         self.listener.keep_reserve()?;
-        let first = self.others.iter().find(|(end, _)| {
-            topology.process_of(*end) == topology.process_of(topology.keeper())
-        });
+        let first = self
+            .others
+            .iter()
+            .find(|(end, _)| topology.process_of(*end) == topology.process_of(topology.keeper()));
         let (_, first) = first.expect("the first agent of the node is another one");
         let (welcome, early) = Welcome::of_first_agent(&self.listener, first, &self.secret)?;
         self.early = early;

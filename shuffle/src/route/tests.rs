@@ -124,8 +124,11 @@ impl Shape {
 fn shapes(nodes: usize) -> impl Strategy<Value = Shape> {
     let sizes = proptest::collection::vec(1u32..6, 1..nodes);
     let more = prop_oneof![Just(None), (0_u32..5).prop_map(Some)];
-    (sizes, prop_oneof![3 => Just(0), 3 => 1u32..4], more)
-        .prop_map(|(sizes, ranks, more)| Shape { sizes, ranks, more })
+    (sizes, prop_oneof![3 => Just(0), 3 => 1u32..4], more).prop_map(|(sizes, ranks, more)| Shape {
+        sizes,
+        ranks,
+        more,
+    })
 }
 
 proptest! {

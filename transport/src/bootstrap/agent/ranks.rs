@@ -52,10 +52,7 @@ fn refused(why: String) -> Error {
 }
 
 /// By node, or what is wrong with what its agents were told.
-fn gather(
-    bootstrap: &mut dyn Bootstrap,
-    topology: &Topology,
-) -> Result<Result<Vec<u32>, String>> {
+fn gather(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Result<Vec<u32>, String>> {
     let mut ranks: Vec<u32> = Vec::new();
     for node in (0..topology.nodes()).map(NodeId) {
         let mut known = None;
