@@ -69,16 +69,11 @@ impl JobState {
         let ranks = bootstrap::ranks_of_nodes(&mut *bootstrap, ranks)?;
         let topology = bootstrap.topology().with_agents(&ranks)?;
         let topology = topology.seen_by(topology.relay_of(topology.process()))?;
-        let welcome = &mut |arrived: &mut Arrived, topology: &Topology| {
-            let welcome = match topology.endpoint() == topology.keeper() {
-                true => arrived.welcome(&receive()?, &ranks, topology)?,
-                false => arrived.hear_welcome(topology)?,
-            };
-            arrived.others = welcome.sockets(topology);
-            arrived.sharers = topology.places();
-            Ok(())
+        let guests = Guests {
+            ranks_of_nodes: &ranks,
+            receive,
         };
-        let mut started = Self::start_process(options, bootstrap, topology, Some(welcome))?;
+        let mut started = Self::start_process(options, bootstrap, topology, Some(guests))?;
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
@@ -101,7 +96,7 @@ impl JobState {
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         topology: Topology,
-        welcome: Option<&mut dyn FnMut(&mut Arrived, &Topology) -> Result<()>>,
+        guests: Option<Guests<'_>>,
     ) -> Result<Vec<Started>> {
         options.check()?;
         let launcher = bootstrap.launcher();
@@ -130,8 +125,8 @@ impl JobState {
                     ends.len(),
                     &limits,
                 )?;
-                if let Some(welcome) = welcome {
-                    welcome(&mut arrived, &topology)?;
+                if let Some(guests) = guests {
+                    arrived.meet(guests, &topology)?;
                 }
                 arrived
             }
@@ -294,6 +289,13 @@ impl JobState {
     }
 }
 
+/// The ranks of an agent's node, which have not come yet.
+struct Guests<'a> {
+    ranks_of_nodes: &'a [u32],
+    /// Waits for them, at the first agent of the node.
+    receive: &'a mut dyn FnMut() -> Result<Party>,
+}
+
 /// A page for each endpoint of this process, or none: a job goes on where it cannot be seen.
 fn pages(options: &Options, count: usize) -> Vec<Page> {
     if !options.counters_page {
@@ -383,19 +385,26 @@ impl Arrived {
         })
     }
 
-    /// As the first agent of a node, which has arrived: tells the ranks, which have come, and the
-    /// other agents of each other.
-    fn welcome(
-        &mut self,
-        party: &Party,
-        ranks_of_nodes: &[u32],
-        topology: &Topology,
-    ) -> Result<Welcome> {
+    /// As an agent that has arrived: learns who the ranks of its node are.
+    fn meet(&mut self, guests: Guests<'_>, topology: &Topology) -> Result<()> {
+        let welcome = match topology.endpoint() == topology.keeper() {
+            true => self.welcome(guests, topology)?,
+            false => self.hear_welcome(topology)?,
+        };
+        self.others = welcome.sockets(topology);
+        self.sharers = topology.places();
+        Ok(())
+    }
+
+    /// As the first agent of a node: tells the ranks, once they have come, and the other agents of
+    /// each other.
+    fn welcome(&mut self, guests: Guests<'_>, topology: &Topology) -> Result<Welcome> {
+        let party = (guests.receive)()?;
         let others = self.others.iter().map(|(_, name)| name);
         let agents = std::iter::once(self.listener.name()).chain(others.map(String::as_str));
         let welcome = Welcome {
             processes: topology.processes(),
-            ranks_of_nodes: ranks_of_nodes.to_vec(),
+            ranks_of_nodes: guests.ranks_of_nodes.to_vec(),
             secret: self.secret.clone(),
             agents: agents.map(str::to_owned).collect(),
             ranks: party.nonces().to_vec(),
