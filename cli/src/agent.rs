@@ -1,4 +1,4 @@
-//! `trihop agent`: the relay of all ranks of a node, as a process of its own.
+//! `trihop agent`: the relay of all ranks of a node, or of some, as a process of its own.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,8 +18,13 @@ name.
   mpiexec -n 2 -ppn 1 trihop agent --ranks 4 &
   mpiexec -n 8 -ppn 4 env TRIHOP_LAUNCHER=agent ./program
 
-Rank R of node N (as the agents' launcher counts nodes) is rank N x M + R. `trihop run --seat agent`
-starts both. An agent serves one job, and ends with it, or by a signal.
+Rank R of node N (as the agents' launcher counts nodes) is rank N x M + R where all nodes have M;
+else it follows those of the nodes before. `trihop run --seat agent` starts both. An agent serves
+one job, and ends with it, or by a signal.
+
+Where a launcher starts several agents on a node (`mpiexec -n 4 -ppn 2 trihop agent --ranks 4`),
+each opens another one of its network adapters, and they share its ranks evenly. All of them are
+told the number of the node's ranks; the first one has the name and says `ready`.
 
 With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
 once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
@@ -37,11 +42,11 @@ ENVIRONMENT OF A RANK
   TRIHOP_AGENT_PLACE  number of the rank among those of its agent; any that is free where unset
   TRIHOP_LAUNCHER     `agent`, where neither is set: the agent with the default name";
 
-/// Be the relay of all ranks of this node, which are processes
+/// Be the relay of the ranks of this node, which are processes, or one of several that share them
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct AgentArgs {
-    /// Ranks of this node, the same number on all nodes
+    /// Ranks of this node; other nodes may have other numbers
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(agent::MOST_RANKS)))]
     ranks: u32,
     /// Abstract name to be found by [default: TRIHOP_AGENT, or `trihop-agent-` and the user's

@@ -345,3 +345,57 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
         "{shown}"
     );
 }
+
+/// Four ranks on each of two nodes: each agent has the link to the ranks of the other one's.
+#[test]
+fn what_agents_carry_is_counted_as_on_paper() {
+    let agents = report(topo("--nodes 2 --per-node 4 --nics 2 --json"));
+    assert_eq!(
+        (&agents["report"], &agents["route"]),
+        (&"agents".into(), &"three-hop:2".into())
+    );
+    assert_eq!(histogram(&agents["ranks_per_agent"]), [[2, 2, 4]]);
+    assert_eq!(histogram(&agents["links"]), [[1, 1, 4]]);
+    // Of four ranks to two, and back.
+    assert_eq!(histogram(&agents["carried_pairs"]), [[16, 16, 4]]);
+    // One rail: one agent of a node has all of it, and the other nothing.
+    let one = report(topo(
+        "--nodes 2 --per-node 4 --nics 2 --route three-hop:1 --json",
+    ));
+    assert_eq!(histogram(&one["carried_pairs"]), [[0, 0, 2], [32, 32, 2]]);
+    let unequal = report(topo("--node-sizes 5,2 --nics 2 --json"));
+    assert_eq!(
+        histogram(&unequal["ranks_per_agent"]),
+        [[1, 1, 2], [2, 2, 1], [3, 3, 1]]
+    );
+    // Five ranks to one, and two to three or to two.
+    assert_eq!(
+        histogram(&unequal["carried_pairs"]),
+        [[9, 9, 2], [11, 11, 2]]
+    );
+    let shown = topo("--nodes 2 --per-node 4 --nics 2").succeeded();
+    assert!(
+        shown.stdout.contains("# pairs per agent on its links"),
+        "{}",
+        shown.stdout
+    );
+    for (words, why) in [
+        (
+            "--nodes 2 --per-node 1 --nics 2",
+            "node 0 has 1 ranks and 2 agents",
+        ),
+        (
+            "--nodes 2000 --per-node 4 --nics 2",
+            "possible are 2048 in all",
+        ),
+        ("--nics 2", "give its shape"),
+        (
+            "--nodes 2 --per-node 2 --nics 1 --route fabric-only",
+            "no links of their own",
+        ),
+    ] {
+        let refused = topo(words);
+        assert_eq!(refused.status, 2, "{words}");
+        assert!(refused.stderr.contains(why), "{words}: {}", refused.stderr);
+    }
+}

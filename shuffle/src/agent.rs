@@ -1,9 +1,13 @@
-//! Agents: a process of each node that is the relay of all rank processes there.
+//! Agents: processes of a node that are the relays of all rank processes there.
 //!
 //! An agent owns what a node needs once: fabric, launcher, watch. Its ranks are processes, which
 //! open no fabric and ask no launcher: they find their agent by the name that it has taken, are
 //! told by it who they are, and have lanes to it and to each other. From then on it is a relay as
 //! that of [mini-ranks](crate::minirank) is, and its ranks are ranks as any others.
+//!
+//! A node may have several agents, one for each of its adapters. They share its ranks evenly: each
+//! asks for its own ranks and counts them, and carries what goes to the ranks of the agent that it
+//! has a link to. The first one has the name, and tells all others of the node who is there.
 //!
 //! An agent serves one job ([`serve`]), or as many as come ([`serve_jobs`]): each has a relay of
 //! its own, on a thread of the agent, and shares nothing with the others but the process.
@@ -24,16 +28,19 @@ pub use trihop_transport::bootstrap::{
     default_agent_name as default_name,
 };
 
-/// Serves one job of `ranks` processes on this node, as its agent: takes `name`, waits for
-/// them, and relays until all ranks of the job have shut it down.
+/// Serves one job on this node, which has `ranks` processes in it, as its agent: takes `name`,
+/// waits for them, and relays until all ranks of the job have shut it down.
 ///
-/// There is one agent on each node, and the launcher of this process knows the agents as the ranks
-/// of a job: rank `r` of node `n` is rank `n * ranks + r` of the job that they serve. `ready` is
-/// called once this one has its name and its fabric: ranks that come before wait.
+/// The launcher of this process knows the agents of all nodes as the ranks of a job. Where it has
+/// started several on a node, all of them are told the number of the node's ranks, and the first
+/// one there takes the name. Ranks are numbered agent by agent, and on a node by their place: those
+/// of node `n` follow those of the nodes before it, where the launcher counts agents node by node.
+/// `ready` is called, at the first agent of a node, once it has its name and its fabric: ranks that
+/// come before wait.
 ///
 /// # Errors
-/// A name that another agent has; several agents on a node; as [`Job::start`]; what has ended the
-/// job.
+/// A name that another agent has; a node without ranks, or with fewer than agents; as
+/// [`Job::start`]; what has ended the job.
 ///
 /// # Examples
 /// ```no_run
@@ -61,8 +68,11 @@ pub fn serve_with(
     ranks: u32,
     ready: impl Fn(),
 ) -> Result<()> {
-    let mut reception = Reception::open(name, ranks, 1)?;
+    let is_first = bootstrap.topology().local_rank() == 0;
+    let reception = is_first.then(|| Reception::open(name, ranks, 1));
+    let mut reception = reception.transpose()?;
     let mut receive = || {
+        let reception = reception.as_mut().expect("the first agent receives");
         ready();
         loop {
             // Without others and a deadline it only ends with all.

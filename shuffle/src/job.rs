@@ -2,6 +2,7 @@
 //! Only what has ended the job is waited for here: news that explain it, for a second at most.
 
 mod addresses;
+mod arrived;
 mod budget;
 mod card;
 mod directory;

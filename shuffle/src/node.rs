@@ -232,7 +232,7 @@ impl NodeExchange {
             let agent = about.topology.relay_of(about.topology.process());
             self.say(about, agent, &Said::Request(number, request))?;
         } else {
-            let ranks = about.topology.ranks_per_process();
+            let ranks = about.topology.relayed_ranks();
             self.process
                 .change(|shared| shared.requests.ask(number, request, ranks));
         }
@@ -244,7 +244,7 @@ impl NodeExchange {
     /// # Errors
     /// What has kept the relay from answering.
     pub fn answer(&mut self, about: &Talk<'_>, number: u64) -> Result<Option<Answer>> {
-        let ranks = about.topology.ranks_per_process();
+        let ranks = about.topology.relayed_ranks();
         let is_told = about.topology.has_agents();
         if is_told {
             self.keep_arrived(about.topology, about.cookie)?;
@@ -307,7 +307,7 @@ impl NodeExchange {
         if self.idle_since.is_some_and(|seen| !desk.is_changed(seen)) {
             return Ok(None); // a relay asks in each round
         }
-        let (number, ranks) = (self.requests, about.topology.ranks_per_process());
+        let (number, ranks) = (self.requests, about.topology.relayed_ranks());
         let look = |shared: &mut Shared| shared.requests.next(number, ranks);
         let next = desk.look(&mut self.seen, look)?;
         self.requests += u64::from(next.as_ref().is_some_and(Request::is_counted));
@@ -346,8 +346,8 @@ impl NodeExchange {
     /// # Errors
     /// What keeps it from reaching one that is not, once the others have been told.
     fn say_to_ranks(&self, about: &Talk<'_>, said: &Said) -> Result<()> {
-        let (topology, ranks) = (about.topology, about.topology.ranks_per_process());
-        let first = topology.process() * ranks;
+        let (topology, ranks) = (about.topology, about.topology.relayed_ranks());
+        let first = topology.first_of_process(topology.process()).0;
         let mut outcome = Ok(());
         for rank in (first..first + ranks).map(EndpointId) {
             if let Err(error) = self.say(about, rank, said) {

@@ -110,7 +110,7 @@ fn everything(mini: MiniRank) -> Result<u64> {
     );
     let job = mini.start()?;
     assert_eq!((job.rank(), job.size()), (me, size));
-    assert_eq!(me.0 % job.topology().ranks_per_process(), index);
+    assert_eq!(me.0 % job.topology().relayed_ranks(), index);
     let mut total = 0;
     for turn in 0..2u32 {
         let shuffle = job

@@ -166,6 +166,11 @@ impl Error {
         matches!(number, Some(libc::EMFILE | libc::ENFILE))
     }
 
+    /// Whether a deadline has passed before anything came.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
+
     /// A configuration error.
     pub fn config(key: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Config {

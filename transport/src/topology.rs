@@ -104,14 +104,14 @@ impl Block {
 ///
 /// An endpoint is a rank, or a *relay*: it has an inbox and no application, and speaks for the
 /// ranks of one process, its *mini-ranks*, with other nodes. A job has no relays, or one for each
-/// of its processes: [`Topology::with_relays`].
+/// of its processes: [`Topology::with_relays`], [`Topology::with_agents`].
 ///
 /// Look-ups are O(1) for one block, O(log blocks) where each node is in one block only, O(blocks)
 /// otherwise. Memory is 16 bytes per block (20 with the index by node), shared by clones.
 #[derive(Clone)]
 pub struct Topology {
     placement: Arc<Placement>,
-    /// Where there are relays: who is where of the processes.
+    /// Where there are relays: which processes there are.
     processes: Option<Processes>,
     /// The endpoint that looks, and the rank that stands for it.
     me: EndpointId,
@@ -119,15 +119,17 @@ pub struct Topology {
     node: NodeId,
     local_rank: u32,
     local_size: u32,
-    /// Ranks of the job that each rank here stands for: see [`Topology::processes`].
-    each: u32,
+    /// Of [`Topology::processes`]: the ranks that each of these stands for.
+    hosted: Option<Arc<Placement>>,
 }
 
-/// The processes of a job, by their numbers, with a relay and so many ranks in each.
+/// The processes of a job, by their numbers, with a relay in each.
 #[derive(Clone)]
 struct Processes {
+    /// On which node each is.
     placement: Arc<Placement>,
-    ranks: u32,
+    /// The ranks of the job, on processes where other placements have nodes.
+    hosted: Arc<Placement>,
     /// The ranks live in processes of their own, and the relay in one without a rank.
     apart: bool,
 }
@@ -267,7 +269,7 @@ impl Topology {
         let rank = match me.0.checked_sub(placement.size) {
             None => Rank(me.0),
             Some(relay) => match &processes {
-                Some(all) if relay < all.placement.size => Rank(relay * all.ranks),
+                Some(all) if relay < all.placement.size => all.first_of(relay),
                 _ => {
                     return Err(invalid(format!(
                         "rank {me} is not in a job of {} ranks",
@@ -286,7 +288,7 @@ impl Topology {
             node,
             local_rank,
             local_size,
-            each: 1,
+            hosted: None,
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::secret::Secret;
-use trihop_transport::topology::{NodeId, Rank, Topology};
+use trihop_transport::topology::{EndpointId, NodeId, Rank, Topology};
 use trihop_transport::watch::{
     Board, Cause, Listening, Neighbour, News, Setup, Watch, eventfd, neighbours, wake,
 };
@@ -36,7 +36,11 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// Nodes of two ranks each; `processes` are those of the last one. The secret of the last one may
 /// be another.
-fn start(nodes: u32, secrets: [&Secret; 2], mut processes: Vec<(Rank, ProcessWatch)>) -> Vec<Node> {
+fn start(
+    nodes: u32,
+    secrets: [&Secret; 2],
+    mut processes: Vec<(EndpointId, ProcessWatch)>,
+) -> Vec<Node> {
     let first = Topology::from_node_sizes(&vec![2; nodes as usize], Rank(0)).unwrap();
     let listening: Vec<Listening> = (0..nodes)
         .map(|_| Listening::open(&[], true).unwrap())
@@ -117,7 +121,7 @@ fn a_process_that_ends_is_news_on_every_node() {
         .expect("`cat` starts");
     let process = ProcessWatch::open(child.id()).unwrap();
     let secret = secret();
-    let nodes = start(3, [&secret, &secret], vec![(Rank(5), process)]);
+    let nodes = start(3, [&secret, &secret], vec![(EndpointId(5), process)]);
     settled(&nodes);
     nodes.iter().for_each(|node| node.doorbell.announce_sleep());
     drop(child.stdin.take());

@@ -243,12 +243,16 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
-    /// threads, and one more in each process speaks with other nodes; or an agent of each node does
+    /// threads, and one more in each process speaks with other nodes; or agents of each node do
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub minis_per_rank: Option<u32>,
+    /// --seat agent: agents of each node, which share its ranks evenly; with --netns a node has as
+    /// many adapters [default: 1]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nics: Option<u32>,
     /// Measured repetitions after the warm-up (scale runs once)
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u32).range(3..))]
     pub reps: u32,
@@ -346,7 +350,7 @@ pub enum Seat {
     Threaded,
     /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
     Minirank,
-    /// A process of each node is the relay of its ranks, which are processes without a fabric (histo,
+    /// Processes of each node are the relays of its ranks, which are processes without a fabric (histo,
     /// a2a, push, cc, channel)
     Agent,
 }
@@ -458,7 +462,7 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     let mut spec = LaunchSpec::new(run::spread(processes, nodes)?, command);
     spec.output = OutputMode::Plain;
     spec.netns = args.netns;
-    spec.agents = args.seat == Seat::Agent;
+    spec.agents = run::agents(args.seat == Seat::Agent, args.nics)?;
     // Where the job is not started by us but through the DeltaFS interface, it looks here.
     let provider = args
         .provider

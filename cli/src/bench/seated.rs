@@ -58,9 +58,10 @@ pub(crate) fn wire_bytes(
     own: Option<Stats>,
     relays: Result<u64, trihop::Error>,
 ) -> Result<u64, Error> {
-    let relays = match topology.rank().0 % topology.ranks_per_process() {
-        0 => relays?,
-        _ => relays.map(|_| 0)?,
+    let first = topology.first_of_process(topology.process());
+    let relays = match topology.rank() == first {
+        true => relays?,
+        false => relays.map(|_| 0)?,
     };
     Ok(own.map_or(0, |stats| stats.wire_bytes) + relays)
 }

@@ -62,8 +62,8 @@ struct Job {
     /// The ranks, and behind them the agents, if there are any.
     processes: Vec<Process>,
     ranks: usize,
-    /// Names of the agents, by node.
-    agents: Vec<String>,
+    /// The names by which ranks find their agents, by node.
+    agent_names: Vec<String>,
     /// The ranks have ended, and the agents were asked to.
     agents_released: bool,
     warden: Warden,
@@ -117,15 +117,16 @@ enum Source {
 impl Job {
     fn start(spec: LaunchSpec, signals: &Signals) -> Result<Self, Error> {
         let ranks: usize = spec.node_sizes.iter().map(|s| *s as usize).sum();
-        let agents = match spec.agents {
-            true => agent_names(&spec.node_sizes)?,
-            false => Vec::new(),
+        let agent_names = match spec.agents {
+            0 => Vec::new(),
+            agents => agent_names(&spec.node_sizes, agents)?,
         };
-        let processes = ranks + agents.len();
+        let agents = spec.node_sizes.len() * spec.agents as usize;
+        let processes = ranks + agents;
         raise_descriptor_limit(processes)?;
         let networks = spec
             .netns
-            .then(|| Networks::create(spec.node_sizes.len()))
+            .then(|| Networks::create(spec.node_sizes.len(), spec.agents.max(1)))
             .transpose()?;
         let warden = Warden::start(processes)
             .map_err(|e| Error::system("starting the warden process", e))?;
@@ -134,16 +135,12 @@ impl Job {
             Progress::new().map_err(|e| Error::system("making a pipe for progress", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
         let mut job = Self {
-            service: Service::new(if agents.is_empty() {
-                ranks
-            } else {
-                agents.len()
-            }),
+            service: Service::new(if agents == 0 { ranks } else { agents }),
             outputs,
             progress,
             processes: Vec::with_capacity(processes),
             ranks,
-            agents,
+            agent_names,
             agents_released: false,
             failure: None,
             agent_failure: None,
@@ -160,38 +157,46 @@ impl Job {
                 job.start_rank((node, local), networks.as_ref(), theirs.as_ref(), signals)?;
             }
         }
-        for node in 0..job.agents.len() {
-            job.start_agent(node, networks.as_ref(), signals)?;
+        for agent in 0..agents {
+            job.start_agent(agent, networks.as_ref(), signals)?;
         }
         job.networks = networks;
         Ok(job)
     }
 
+    fn first_member(&self) -> usize {
+        match self.spec.agents {
+            0 => 0,
+            _ => self.ranks,
+        }
+    }
+
+    /// The node of an agent, and its number there.
+    fn place_of_agent(&self, agent: usize) -> (usize, usize) {
+        let on_each = self.spec.agents as usize;
+        (agent / on_each, agent % on_each)
+    }
+
     /// The process's number among those that have our store: the agents, where there are some.
     fn member(&self, process: usize) -> Option<u32> {
-        let first = if self.agents.is_empty() {
-            0
-        } else {
-            self.ranks
-        };
-        process.checked_sub(first).map(|member| member as u32)
+        process
+            .checked_sub(self.first_member())
+            .map(|member| member as u32)
     }
 
     /// The process of a member.
     fn process_of(&self, member: u32) -> usize {
-        let first = if self.agents.is_empty() {
-            0
-        } else {
-            self.ranks
-        };
-        first + member as usize
+        self.first_member() + member as usize
     }
 
     /// What users call a process.
     fn name_of(&self, process: usize) -> String {
         match process.checked_sub(self.ranks) {
             None => format!("rank {process}"),
-            Some(node) => format!("the agent of node {node}"),
+            Some(agent) => match (self.place_of_agent(agent), self.spec.agents) {
+                ((node, _), 1) => format!("the agent of node {node}"),
+                ((node, local), _) => format!("agent {local} of node {node}"),
+            },
         }
     }
 
@@ -540,11 +545,12 @@ impl Job {
     }
 }
 
-/// Names for the agents of nodes of these sizes, that no other job's have.
-fn agent_names(sizes: &[u32]) -> Result<Vec<String>, Error> {
-    if sizes.iter().any(|size| *size != sizes[0]) {
+/// Names by which ranks of nodes of these sizes find their agents, so many on each, that no other
+/// job's have.
+fn agent_names(sizes: &[u32], agents: u32) -> Result<Vec<String>, Error> {
+    if let Some((node, ranks)) = (0..).zip(sizes).find(|(_, ranks)| **ranks < agents) {
         return Err(Error::Usage(format!(
-            "--seat agent needs equally many ranks on each node, not {sizes:?}"
+            "--nics {agents} needs as many ranks on each node, and node {node} has {ranks}"
         )));
     }
     let number: [u8; 8] =

@@ -74,13 +74,17 @@ pub struct RunArgs {
     /// `minirank::asked_for`, and -n counts processes
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(minirank::MOST_RANKS)))]
     minis_per_rank: Option<u32>,
-    /// Who speaks with other nodes: the ranks themselves, as their programs have it, or an agent of
-    /// each node, which is started beside them (see `trihop agent`); nodes have equally many ranks
-    /// then
+    /// Who speaks with other nodes: the ranks themselves, as their programs have it, or agents of
+    /// each node, which are started beside them (see `trihop agent`)
     #[arg(long, value_enum, default_value = "own")]
     seat: Seat,
+    /// --seat agent: agents of each node, which each have a network adapter and share its ranks
+    /// evenly; with --netns a node has as many adapters [default: 1]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    nics: Option<u32>,
     /// --seat agent: a command with its options, divided at blanks, that runs each agent, such as
-    /// `valgrind -q` or `perf record -g -o agent-{node}.data`; `{node}` is the node's number
+    /// `valgrind -q` or `perf record -g -o agent-{node}.data`; `{node}` is the node's number, and
+    /// `{agent}` the agent's there, from 0
     #[arg(long, value_name = "CMD", value_parser = words_of_command)]
     agent_under: Option<Words>,
     /// End the job after this many seconds
@@ -114,7 +118,7 @@ fn words_of_command(text: &str) -> Result<Words, String> {
 enum Seat {
     /// The processes that are started
     Own,
-    /// A process of each node beside them
+    /// Processes of each node beside them
     Agent,
 }
 
@@ -132,9 +136,9 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         OutputMode::Prefixed
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
-    spec.agents = args.seat == Seat::Agent;
+    spec.agents = agents(args.seat == Seat::Agent, args.nics)?;
     if let Some(Words(words)) = args.agent_under {
-        if !spec.agents {
+        if spec.agents == 0 {
             let why = "--agent-under is for agents, which --seat agent starts";
             return Err(Error::Usage(why.to_owned()));
         }
@@ -150,6 +154,21 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
             Ok(error.exit_status())
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Agents of each node, so many as are asked for or one, where there are agents.
+///
+/// # Errors
+/// They are asked for where there are none.
+pub fn agents(are_there: bool, asked: Option<u32>) -> Result<u32, Error> {
+    match (are_there, asked) {
+        (true, asked) => Ok(asked.unwrap_or(1)),
+        (false, None) => Ok(0),
+        (false, Some(_)) => {
+            let why = "--nics is for agents, which --seat agent starts";
+            Err(Error::Usage(why.to_owned()))
+        }
     }
 }
 
@@ -208,10 +227,10 @@ pub struct LaunchSpec {
     pub grace: Duration,
     /// One network namespace per node. Default no.
     pub netns: bool,
-    /// One agent per node beside the ranks. Default no.
-    pub agents: bool,
-    /// What runs each agent: a command and its options, with `{node}` for the node's number.
-    /// Default none.
+    /// Agents of each node beside the ranks. Default 0.
+    pub agents: u32,
+    /// What runs each agent: a command and its options, with `{node}` for the node's number, and
+    /// `{agent}` for that of the agent on its node. Default none.
     pub agent_under: Vec<String>,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
@@ -228,7 +247,7 @@ impl LaunchSpec {
             timeout: None,
             grace: Duration::from_secs(5),
             netns: false,
-            agents: false,
+            agents: 0,
             agent_under: Vec::new(),
             says_why: false,
         }

@@ -1,4 +1,5 @@
-//! One network namespace per node, joined by veth pairs to a bridge in one more namespace.
+//! One network namespace per node, joined by veth pairs to a bridge in one more namespace: one pair
+//! for each adapter of a node.
 //!
 //! The namespaces have no names: they live as long as our descriptors and the ranks inside, so
 //! nothing can be left behind, however the launcher ends. The addresses exist inside of them only.
@@ -16,42 +17,55 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::Error;
 
-/// Most nodes: ports of a Linux bridge.
-const NODES_MAX: usize = 1000;
+/// Most adapters of all nodes: ports of a Linux bridge.
+const PORTS_MAX: usize = 1000;
 
-/// Node `n` has the address `NETWORK + n + 1`.
+/// Most adapters of a node: each is in a network of its own.
+const ADAPTERS_MAX: u32 = 16;
+
+/// The first adapter of node `n` has the address `NETWORK + n + 1`, the others that of the networks
+/// behind.
 const NETWORK: u32 = u32::from_be_bytes([10, 201, 0, 0]);
 const PREFIX_BITS: u32 = 16;
 
 /// The namespaces of a job.
 pub(super) struct Networks {
     nodes: Vec<File>,
+    /// Of each node.
+    adapters: u32,
     bridge: File,
 }
 
 impl Networks {
-    /// Creates and joins the namespaces.
-    pub(super) fn create(nodes: usize) -> Result<Self, Error> {
+    /// Creates and joins the namespaces of so many nodes with so many adapters each.
+    pub(super) fn create(nodes: usize, adapters: u32) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Network(
                 "network namespaces need root; run as root, or leave --netns away".into(),
             ));
         }
-        if nodes > NODES_MAX {
+        if nodes * adapters as usize > PORTS_MAX || adapters > ADAPTERS_MAX {
             return Err(Error::Network(format!(
-                "{nodes} nodes are more than the {NODES_MAX} ports of a bridge"
+                "{nodes} nodes with {adapters} adapters each; possible are {ADAPTERS_MAX} adapters \
+                 of a node, and {PORTS_MAX} of all nodes"
             )));
         }
         let bridge = namespace()?;
         let nodes: Vec<File> = (0..nodes).map(|_| namespace()).collect::<Result<_, _>>()?;
-        let networks = Self { nodes, bridge };
+        let networks = Self {
+            nodes,
+            adapters,
+            bridge,
+        };
         networks.join()?;
         Ok(networks)
     }
 
-    /// Address of a node's interface, inside of the namespaces only.
-    pub(super) fn address(&self, node: usize) -> Ipv4Addr {
-        Ipv4Addr::from(NETWORK + node as u32 + 1)
+    /// Addresses of a node's interfaces, inside of the namespaces only.
+    pub(super) fn addresses(&self, node: usize) -> impl Iterator<Item = Ipv4Addr> {
+        let network = |adapter| NETWORK + (adapter << (32 - PREFIX_BITS));
+        let address = move |adapter| Ipv4Addr::from(network(adapter) + node as u32 + 1);
+        (0..self.adapters).map(address)
     }
 
     /// The namespace of a node.
@@ -64,18 +78,25 @@ impl Networks {
         let mut batch = String::from("link add bridge0 type bridge\nlink set bridge0 up\n");
         for (node, namespace) in self.nodes.iter().enumerate() {
             let theirs = format!("/proc/{us}/fd/{}", namespace.as_raw_fd());
-            let _ = writeln!(
-                batch,
-                "link add port{node} type veth peer name trihop0 netns {theirs}"
-            );
-            let _ = writeln!(batch, "link set port{node} master bridge0 up");
+            for adapter in 0..self.adapters {
+                let port = format!("port{node}.{adapter}");
+                let _ = writeln!(
+                    batch,
+                    "link add {port} type veth peer name trihop{adapter} netns {theirs}"
+                );
+                let _ = writeln!(batch, "link set {port} master bridge0 up");
+            }
         }
         ip(self.bridge.as_raw_fd(), &batch)?;
         for (node, namespace) in self.nodes.iter().enumerate() {
-            let address = self.address(node);
-            let batch = format!(
-                "link set lo up\naddress add {address}/{PREFIX_BITS} dev trihop0\nlink set trihop0 up\n"
-            );
+            let mut batch = String::from("link set lo up\n");
+            for (adapter, address) in self.addresses(node).enumerate() {
+                let _ = writeln!(
+                    batch,
+                    "address add {address}/{PREFIX_BITS} dev trihop{adapter}"
+                );
+                let _ = writeln!(batch, "link set trihop{adapter} up");
+            }
             ip(namespace.as_raw_fd(), &batch)?;
         }
         Ok(())

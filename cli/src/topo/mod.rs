@@ -3,9 +3,11 @@
 //! Everything is asked of the library's own topology and route, of each rank's as that rank would
 //! see it; nothing of a job is started (`shape` says which job is meant, or the launcher does).
 //! `maps` is what `nexus_dump` of DeltaFS writes of a rank, `load` counts links, hops and relayed
-//! pairs of all ranks, `report` prints both.
+//! pairs of all ranks, `report` prints both. `agents` counts the same of agents, where these speak
+//! for the ranks.
 
 mod advise;
+mod agents;
 pub mod load;
 mod maps;
 mod report;
@@ -23,6 +25,7 @@ use trihop::{Options, Rank, Topology, transport};
 pub use self::maps::Maps;
 
 use self::advise::Advise;
+use self::agents::Agents;
 use self::load::Load;
 use self::shape::{Ranks, Shape, check_picks, picked};
 
@@ -58,6 +61,11 @@ pub struct TopoArgs {
     /// unless --rank is given. In a job each rank writes its own
     #[arg(long, value_name = "PREFIX")]
     output: Option<PathBuf>,
+
+    /// Shows what each of so many agents of each node carries instead (`trihop run --seat agent`),
+    /// of nodes with these ranks
+    #[arg(long, value_name = "K", conflicts_with_all = ["rank", "output", "advise"], value_parser = clap::value_parser!(u32).range(1..))]
+    nics: Option<u32>,
 
     /// Routes compared
     #[command(flatten)]
@@ -135,6 +143,16 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
         found => found?,
     };
     match (launcher, shape) {
+        (Launcher::Single, Some(topology)) if let Some(nics) = args.nics => {
+            let agents = Agents::new(&topology, nics, route).map_err(TopoError::Usage)?;
+            to_stdout(match args.json {
+                true => agents.write_json(),
+                false => agents.write_text(),
+            })
+        }
+        (_, None) if args.nics.is_some() => Err(TopoError::Usage(
+            "--nics is for a job that is not started: give its shape".to_owned(),
+        )),
         (Launcher::Single, Some(topology)) => {
             let route = in_job(route, &topology)?;
             show_all(&args, &topology, route)

@@ -169,23 +169,7 @@ pub fn write_text(
             &report.target_relayed_pairs,
         ),
     ] {
-        let Summary {
-            min,
-            mean,
-            max,
-            total,
-            ..
-        } = summary;
-        writeln!(
-            out,
-            "\n# {what}\n#   min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
-            summary.max_by_mean()
-        )?;
-        let rows = summary
-            .histogram
-            .iter()
-            .map(|row| (row.from, row.to, row.ranks));
-        write_histogram(&mut out, "ranks", &rows.collect::<Vec<_>>())?;
+        write_summary(&mut out, what, "ranks", summary)?;
     }
     let by_mean = report.carried_pairs.max_by_mean();
     if let RouteName::ThreeHop(_) = route
@@ -202,6 +186,35 @@ pub fn write_text(
         )?;
     }
     out.flush()
+}
+
+/// The table of what was counted of each.
+///
+/// # Errors
+/// The writer's.
+pub fn write_summary(
+    out: &mut impl Write,
+    what: &str,
+    of: &str,
+    summary: &Summary,
+) -> io::Result<()> {
+    let Summary {
+        min,
+        mean,
+        max,
+        total,
+        ..
+    } = summary;
+    writeln!(
+        out,
+        "\n# {what}\n#   min {min}, mean {mean:.3}, max {max} ({:.2} of the mean), total {total}",
+        summary.max_by_mean()
+    )?;
+    let rows = summary
+        .histogram
+        .iter()
+        .map(|row| (row.from, row.to, row.ranks));
+    write_histogram(out, of, &rows.collect::<Vec<_>>())
 }
 
 fn write_histogram(out: &mut impl Write, of: &str, rows: &[(u64, u64, u64)]) -> io::Result<()> {

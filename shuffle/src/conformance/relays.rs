@@ -8,30 +8,38 @@ use super::world::World;
 use crate::queue::audience::BroadcastTo;
 use crate::route::{Rails, RouteName};
 
-/// Processes of each node, and ranks of each process.
-fn shape(seed: u64) -> (&'static [u32], u32) {
-    let shapes: [(&[u32], u32); 8] = [
-        (&[1, 1], 2),
-        (&[1], 3),
-        (&[2, 2], 1),
-        (&[1, 1, 1], 7),
-        (&[2, 1], 3),
-        (&[2, 3, 1, 2], 2),
-        (&[1, 1, 1, 1, 1, 1], 1),
-        (&[3, 3], 2),
+/// Processes of each node, and ranks of each process, or, where these are agents, of each node.
+fn shape(seed: u64) -> (&'static [u32], &'static [u32]) {
+    let shapes: [(&[u32], &[u32]); 12] = [
+        (&[1, 1], &[2]),
+        (&[1], &[3]),
+        (&[2, 2], &[1]),
+        (&[1, 1, 1], &[7]),
+        (&[2, 1], &[3]),
+        (&[2, 3, 1, 2], &[2]),
+        (&[1, 1, 1, 1, 1, 1], &[1]),
+        (&[3, 3], &[2]),
+        (&[2, 2], &[4, 4]),
+        (&[3, 3], &[4, 4]),
+        (&[1, 1, 1], &[4, 1, 2]),
+        (&[2, 1, 2, 2], &[3, 1, 5, 2]),
     ];
-    shapes[(seed % 8) as usize]
+    shapes[(seed % 12) as usize]
 }
 
 pub fn placed(seed: u64) -> Topology {
     let (processes, ranks) = shape(seed);
     let topology = Topology::from_node_sizes(processes, Rank(0)).unwrap();
-    topology.with_relays(ranks).unwrap()
+    let placed = match ranks {
+        [ranks] => topology.with_relays(*ranks),
+        ranks => topology.with_agents(ranks),
+    };
+    placed.unwrap()
 }
 
 /// Over which route.
 pub fn route(seed: u64) -> RouteName {
-    match seed / 8 % 6 {
+    match seed / 12 % 6 {
         0 => RouteName::ThreeHop(Rails::ONE),
         1 => RouteName::Direct,
         2 => "mesh:2d".parse().unwrap(),
@@ -48,7 +56,7 @@ fn world(seed: u64, replies: bool) -> World {
 
 #[test]
 fn random_schedules_over_relays_lose_nothing_and_keep_order() {
-    for seed in seeds(60) {
+    for seed in seeds(72) {
         let replay = Replay(seed);
         let mut world = world(seed, false);
         for _ in 0..2 {

@@ -222,8 +222,7 @@ impl WatchStart {
             return Ok(());
         };
         let open = |(end, process): &(EndpointId, ProcessWatch)| {
-            let watch = process.try_clone()?;
-            Ok::<_, Error>((topology.rank_of(*end), watch))
+            Ok::<_, Error>((*end, process.try_clone()?))
         };
         let watch = Watch::start(Setup {
             topology: topology.clone(),
@@ -279,18 +278,14 @@ impl JobState {
         let ended = watches.find_map(|(end, watch)| watch.has_ended().then_some(*end));
         if let Some(end) = ended {
             let topology = &self.engine.topology;
-            let rank = topology.rank_of(end);
-            let cause = match EndpointId::from(rank) == end {
-                true => Cause::Ended,
-                // Between the ranks of one node nothing goes by the agent.
-                false if topology.nodes() == 1 => {
-                    self.lose_agent(end);
-                    return self.check_news();
-                }
-                false => Cause::AgentEnded,
-            };
+            let news = News::ended(end, topology);
+            // Between the ranks of one node nothing goes by the agent.
+            if news.cause == Cause::AgentEnded && topology.nodes() == 1 {
+                self.lose_agent(end);
+                return self.check_news();
+            }
             // Unless the board knows what it has ended because of.
-            self.lives.post(&News { rank, cause });
+            self.lives.post(&news);
         }
         self.check_news()
     }

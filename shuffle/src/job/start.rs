@@ -3,23 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::bootstrap::{self, Attachment, Bootstrap, Party, Shared, Welcome};
-use trihop_transport::fabric;
-use trihop_transport::link::Link;
-use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
+use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
 use trihop_transport::park::spin_budget;
 use trihop_transport::protocol::wire::Epoch;
-use trihop_transport::random::random_bytes;
 use trihop_transport::ring::Doorbell;
-use trihop_transport::secret::Secret;
-use trihop_transport::topology::{EndpointId, Rank, Topology};
-use trihop_transport::watch::{Neighbour, decode_addresses, encode_addresses};
+use trihop_transport::topology::{EndpointId, Topology};
+use trihop_transport::watch::{Neighbour, decode_addresses};
 
 use super::JobState;
-use super::budget::{Budget, group_word};
-use super::directory::{Arrival, Directory, Newcomer, arrive};
+use super::arrived::{Arrived, Guests};
+use super::budget::Budget;
 use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
@@ -27,7 +22,7 @@ use super::patience::PATIENCE_NS;
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
-use crate::node::{Hosts, Introduction, NodeExchange, Process, Unstarted, socket_name};
+use crate::node::{NodeExchange, Process, Unstarted};
 use crate::observe::Shown;
 use crate::route::{JobRoute, ends_of};
 use crate::signal::DumpOnSignal;
@@ -58,21 +53,22 @@ impl JobState {
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
-    /// The same for an agent of so many ranks, which receives them once its fabric is up.
+    /// The same for an agent of a node with so many ranks; the first one of the node receives them
+    /// once its fabric is up.
     pub fn start_agent(
         options: Options,
-        bootstrap: Box<dyn Bootstrap>,
+        mut bootstrap: Box<dyn Bootstrap>,
         ranks: u32,
         receive: &mut dyn FnMut() -> Result<Party>,
     ) -> Result<Started> {
-        let topology = bootstrap.topology().with_agents(ranks)?;
+        let ranks = bootstrap::ranks_of_nodes(&mut *bootstrap, ranks)?;
+        let topology = bootstrap.topology().with_agents(&ranks)?;
         let topology = topology.seen_by(topology.relay_of(topology.process()))?;
-        if topology.local_relays() > 1 {
-            let why =
-                "there is one agent on each node, and the launcher has started several on one";
-            return Err(Error::config("agent", why));
-        }
-        let mut started = Self::start_process(options, bootstrap, topology, Some(receive))?;
+        let guests = Guests {
+            ranks_of_nodes: &ranks,
+            receive,
+        };
+        let mut started = Self::start_process(options, bootstrap, topology, Some(guests))?;
         Ok(started.pop().expect("a process has an endpoint"))
     }
 
@@ -90,12 +86,12 @@ impl JobState {
     }
 
     /// Of the endpoints of a process, by their numbers; `topology` is seen by its host. An agent
-    /// receives its ranks.
+    /// learns who its node's ranks are.
     fn start_process(
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         topology: Topology,
-        receive: Option<&mut dyn FnMut() -> Result<Party>>,
+        guests: Option<Guests<'_>>,
     ) -> Result<Vec<Started>> {
         options.check()?;
         let launcher = bootstrap.launcher();
@@ -124,8 +120,8 @@ impl JobState {
                     ends.len(),
                     &limits,
                 )?;
-                if let Some(receive) = receive {
-                    arrived.welcome(&receive()?, &topology)?;
+                if let Some(guests) = guests {
+                    arrived.meet(guests, &topology)?;
                 }
                 arrived
             }
@@ -299,121 +295,6 @@ fn pages(options: &Options, count: usize) -> Vec<Page> {
     })
 }
 
-/// What a process has once it knows the others of its node.
-struct Arrived {
-    link: Option<Box<dyn Link>>,
-    listener: DescriptorListener,
-    watch: Option<WatchStart>,
-    secret: Secret,
-    /// The sockets of the node's other processes, each with the first endpoint that lives there.
-    others: Vec<(EndpointId, String)>,
-    /// Processes of the node in the same control group as this one, itself included.
-    sharers: u32,
-    /// None of a rank that has an agent.
-    directory: Option<Directory>,
-    /// Of the node's fabric, where that is open.
-    provider: Option<String>,
-    /// What others of the node have sent already.
-    early: Vec<Accepted>,
-}
-
-impl Arrived {
-    /// As a process that the launcher knows, with so many other ends of links.
-    fn at_launcher(
-        bootstrap: &mut dyn Bootstrap,
-        options: &Options,
-        topology: &Topology,
-        ends: usize,
-        limits: &[Limit],
-    ) -> Result<Self> {
-        let processes = topology.processes();
-        // A stream may have another route than the job's others, and links where these have none.
-        let link = if ends == 0 && topology.nodes() == 1 {
-            None
-        } else {
-            Some(fabric::open(&choice(options, &processes, ends))?)
-        };
-        let nonce = u64::from_le_bytes(random_bytes()?);
-        let listener = DescriptorListener::listen(
-            &socket_name(nonce, processes.rank()),
-            2 * topology.places() + 8,
-        )?;
-        let watch = WatchStart::listen(options, topology)?;
-        let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());
-        let address = link.as_ref().map_or(Vec::new(), |l| l.address().to_vec());
-        let newcomer = Newcomer {
-            introduction: Introduction {
-                nonce,
-                group: group_word(limits),
-                hosts: Hosts::of(topology),
-                address,
-            },
-            listener: &listener,
-            watch: encode_addresses(watch_addresses),
-            route: options.stream.route,
-            timeout: options.bootstrap_timeout(),
-        };
-        let Arrival {
-            secret,
-            names,
-            sharers,
-            directory,
-        } = arrive(bootstrap, &processes, newcomer)?;
-        let first = |process: Rank| EndpointId(process.0 * topology.ranks_per_process());
-        let here = processes.ranks_of(processes.node()).zip(names);
-        let others = here.filter(|(process, _)| *process != processes.rank());
-        Ok(Self {
-            others: others
-                .map(|(process, name)| (first(process), name))
-                .collect(),
-            provider: link.as_ref().map(|link| link.name().to_owned()),
-            link,
-            listener,
-            watch,
-            secret,
-            sharers,
-            directory: Some(directory),
-            early: Vec::new(),
-        })
-    }
-
-    /// As an agent that has arrived: tells its ranks, which have come, of each other.
-    fn welcome(&mut self, party: &Party, topology: &Topology) -> Result<()> {
-        let welcome = Welcome {
-            processes: topology.processes(),
-            secret: self.secret.clone(),
-            agent: self.listener.name().to_owned(),
-            ranks: party.nonces().to_vec(),
-            provider: self.provider.clone().unwrap_or_default(),
-        };
-        self.listener.keep_reserve()?;
-        party.welcome(&welcome, &self.listener)?;
-        self.others = welcome.sockets(topology);
-        self.sharers = topology.places();
-        Ok(())
-    }
-
-    /// As a rank whose agent has received it.
-    fn at_agent(attachment: Attachment, topology: &Topology) -> Self {
-        let Attachment {
-            listener,
-            welcome,
-            early,
-        } = attachment;
-        Self {
-            link: None,
-            listener,
-            watch: None,
-            others: welcome.sockets(topology),
-            sharers: topology.places(),
-            directory: None,
-            provider: Some(welcome.provider).filter(|name| !name.is_empty()),
-            secret: welcome.secret,
-            early,
-        }
-    }
-}
-
 /// Part of the memory that this process and its neighbours may use together, of which the spill of
 /// one stream may take a rank's share: handlers that send need it only where no queue has room.
 const SPILL_PART: u64 = 4;
@@ -425,43 +306,4 @@ fn spill_share_bytes(limits: Vec<Limit>, sharers: u32, process_ends: u32) -> usi
         Scope::Group(_) | Scope::Machine => u64::from(sharers),
     };
     usize::try_from(limit.bytes / SPILL_PART / sharers).unwrap_or(usize::MAX)
-}
-
-/// Peers that the universe given to libfabric has room for at least: a job of two nodes costs
-/// little.
-const LEAST_UNIVERSE: usize = 16;
-
-/// What is asked of libfabric for links with so many peers. Providers size their queues by the
-/// peers of one endpoint (rxm its completion queue, by so many times the depth of a connection),
-/// and those are the other ends of this rank's links, however many nodes the job has.
-fn choice(options: &Options, topology: &Topology, peers: usize) -> fabric::Choice {
-    fabric::Choice {
-        universe: Some(peers.max(LEAST_UNIVERSE)),
-        local_rank: topology.local_rank(),
-        ..options.choice()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::route::{Rails, RouteName};
-
-    #[test]
-    fn the_universe_given_to_libfabric_is_the_peers_of_this_rank_not_the_nodes() {
-        let universe = |route, sizes: &[u32], rank| {
-            let topology = Topology::from_node_sizes(sizes, Rank(rank)).unwrap();
-            let route = JobRoute::new(route, &topology).unwrap();
-            let routes = [route, JobRoute::tree(&topology)];
-            let ends = ends_of(&[&routes[0], &routes[1]]);
-            choice(&Options::default(), &topology, ends.len()).universe
-        };
-        // Ranks of 200 nodes with 4 ranks each have 50 links at most, alone on their nodes 199.
-        assert_eq!(universe(RouteName::default(), &[4; 200], 6), Some(50));
-        assert_eq!(universe(RouteName::default(), &[1; 200], 5), Some(199));
-        // On two nodes, each rank of the other one.
-        assert_eq!(universe(RouteName::Direct, &[20, 48], 5), Some(48));
-        let one = RouteName::ThreeHop(Rails::ONE);
-        assert_eq!(universe(one, &[20, 48], 5), Some(16));
-    }
 }

@@ -8,7 +8,6 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use trihop_transport::Error as TransportError;
 use trihop_transport::memory::book::Book;
 use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::park::ProcessWatch;
@@ -35,11 +34,15 @@ pub(crate) struct Door {
 pub(crate) struct Hosts(pub u32);
 
 impl Hosts {
+    /// Its ranks are processes, however many.
+    const AGENT: Self = Self(u32::MAX);
+
     /// Of the processes of a job.
     pub fn of(topology: &Topology) -> Self {
-        match topology.has_relays() {
-            true => Self(topology.ranks_per_process()),
-            false => Self(0),
+        match (topology.has_relays(), topology.has_agents()) {
+            (_, true) => Self::AGENT,
+            (true, false) => Self(topology.relayed_ranks()),
+            (false, false) => Self(0),
         }
     }
 
@@ -64,6 +67,7 @@ impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str("1 without a relay"),
+            _ if *self == Self::AGENT => f.write_str("those of an agent"),
             ranks => write!(f, "{ranks} with a relay"),
         }
     }
@@ -222,11 +226,7 @@ fn accept_soon(listener: &DescriptorListener, deadline: Instant) -> Result<Optio
     let soon = deadline.min(Instant::now() + LOOK);
     match listener.accept(soon) {
         Ok(accepted) => Ok(Some(accepted)),
-        Err(TransportError::System { source, .. })
-            if source.kind() == std::io::ErrorKind::TimedOut =>
-        {
-            Ok(None)
-        }
+        Err(error) if error.is_timeout() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -317,9 +317,7 @@ impl Process {
                 match shared.listener.accept(deadline.min(Instant::now() + LOOK)) {
                     Ok(parcel) => shared.keep(topology, cookie, parcel),
                     Err(error) => {
-                        let late = matches!(&error, TransportError::System { source, .. }
-                            if source.kind() == std::io::ErrorKind::TimedOut);
-                        if !late || Instant::now() >= deadline {
+                        if !error.is_timeout() || Instant::now() >= deadline {
                             return Err(not_arrived(&ranks, &error));
                         }
                         let gone = |(end, watch): &&(EndpointId, ProcessWatch)| {
@@ -432,7 +430,7 @@ impl Shared {
         }
         let is_heard = match Said::decode(bytes) {
             Some(Said::Request(number, request)) => {
-                let ranks = topology.ranks_per_process();
+                let ranks = topology.relayed_ranks();
                 self.requests.ask(number, request, ranks)
             }
             Some(Said::Answer(number, answer)) => {

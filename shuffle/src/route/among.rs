@@ -69,7 +69,7 @@ impl Among {
 
     /// The process of a rank, as a rank of the job of processes.
     fn process(&self, rank: Rank) -> Rank {
-        Rank(self.topology.process_of(rank.into()))
+        Rank(self.topology.process_of_rank(rank))
     }
 
     fn own_process(&self) -> Rank {
@@ -83,8 +83,8 @@ impl Among {
 
     /// The `number`-th rank of this process.
     fn own_rank(&self, number: u32) -> EndpointId {
-        let first = self.topology.process() * self.topology.ranks_per_process();
-        EndpointId(first + number)
+        let first = self.topology.first_of_process(self.topology.process());
+        EndpointId(first.0 + number)
     }
 
     /// The stage of the processes' route that one between the first and the last is.
@@ -106,7 +106,7 @@ impl Among {
     fn copies_here(&self, source: Rank) -> u32 {
         match self.topology.is_local(source) {
             true => 0,
-            false => self.topology.ranks_per_process(),
+            false => self.topology.relayed_ranks(),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Route for Among {
         let to_relays = u32::from(self.is_needed());
         match (self.inner_stage(stage), reach) {
             (Some(inner), _) if is_relay => to_relays * self.inner.edges(inner, reach),
-            (None, Reach::Node) if is_relay => to_relays * here.ranks_per_process(),
+            (None, Reach::Node) if is_relay => to_relays * here.relayed_ranks(),
             (None, Reach::Node) if stage == Stage::FIRST => here.local_size() - 1 + to_relays,
             (None, Reach::Node) => to_relays,
             _ => 0,
@@ -192,7 +192,7 @@ impl Route for Among {
                 self.topology.most_local() - 1 + to_relays
             }
             (None, Reach::Node) if stage == self.last => {
-                to_relays * self.topology.ranks_per_process()
+                to_relays * self.topology.most_relayed_ranks()
             }
             _ => 0,
         }

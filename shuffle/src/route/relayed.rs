@@ -54,7 +54,7 @@ impl Relayed {
 
     /// The process of a rank, as a rank of the job of processes.
     fn process(&self, rank: Rank) -> Rank {
-        Rank(self.topology.process_of(rank.into()))
+        Rank(self.topology.process_of_rank(rank))
     }
 
     /// The relay of this node that speaks with the one that a rank of another node has picked.
@@ -65,6 +65,14 @@ impl Relayed {
             _ => self.process(self.topology.rank()).0,
         };
         self.topology.relay_of(process)
+    }
+
+    /// The processes of this node that pick the same rail from another node's as this one, which
+    /// is the first of them: a broadcast that has come over it goes on to their ranks.
+    fn sharers(&self, source: Rank) -> impl Iterator<Item = u32> + '_ {
+        let others = 0..self.rails.copies(REMOTE, source);
+        let others = others.map(move |number| self.rails.copy(REMOTE, source, number).0.0);
+        std::iter::once(self.topology.process()).chain(others)
     }
 
     fn is_relay(&self, end: EndpointId) -> bool {
@@ -157,8 +165,8 @@ impl Route for Relayed {
             (Stage::SOURCE, false) => self.relays() + here.local_size() - 1,
             (ORIGIN, true) => self.rails.copies(ORIGIN, self.process(source)),
             (REMOTE, true) if self.passes(at, source) => {
-                let others = self.rails.copies(REMOTE, self.process(source));
-                (1 + others) * here.ranks_per_process()
+                let sharers = self.sharers(self.process(source));
+                sharers.map(|process| here.ranks_of_process(process)).sum()
             }
             _ => 0,
         }
@@ -177,13 +185,17 @@ impl Route for Relayed {
                 (here.relay_of(listener.0), stage)
             }
             _ => {
-                // To the ranks of the processes that pick the same rail as this one.
-                let ranks = here.ranks_per_process();
-                let process = match (number / ranks).checked_sub(1) {
-                    None => self.process(here.rank()).0,
-                    Some(other) => self.rails.copy(REMOTE, source, other).0.0,
-                };
-                (EndpointId(process * ranks + number % ranks), RELAY)
+                let mut left = number;
+                for process in self.sharers(source) {
+                    match left.checked_sub(here.ranks_of_process(process)) {
+                        None => {
+                            let first = here.first_of_process(process);
+                            return (EndpointId(first.0 + left), RELAY);
+                        }
+                        Some(behind) => left = behind,
+                    }
+                }
+                panic!("copy {number} of a broadcast that goes on to fewer ranks")
             }
         }
     }

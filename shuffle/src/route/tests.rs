@@ -4,25 +4,35 @@ use super::*;
 use proptest::prelude::*;
 
 /// A job: the processes of each node, and how many ranks each has beside a relay; 0 where there
-/// are no relays, and processes are ranks.
+/// are no relays, and processes are ranks. Where relays are agents, nodes have some ranks more.
 #[derive(Debug, Clone)]
 struct Shape {
     sizes: Vec<u32>,
     ranks: u32,
+    more: Option<u32>,
 }
 
 impl Shape {
     fn new(sizes: &[u32], ranks: u32) -> Self {
-        let sizes = sizes.to_vec();
-        Self { sizes, ranks }
+        Self {
+            sizes: sizes.to_vec(),
+            ranks,
+            more: None,
+        }
     }
 
     fn seen_by(&self, end: EndpointId) -> Topology {
         let topology = Topology::from_node_sizes(&self.sizes, Rank(0)).unwrap();
-        match self.ranks {
-            0 => topology.seen_by(end).unwrap(),
-            ranks => topology.with_relays(ranks).unwrap().seen_by(end).unwrap(),
-        }
+        let topology = match (self.ranks, self.more) {
+            (0, _) => topology,
+            (ranks, None) => topology.with_relays(ranks).unwrap(),
+            (ranks, Some(more)) => {
+                let of_node = |(node, agents): (u32, &u32)| agents * ranks + more * (node + 1) % 5;
+                let of_nodes: Vec<u32> = (0..).zip(&self.sizes).map(of_node).collect();
+                topology.with_agents(&of_nodes).unwrap()
+            }
+        };
+        topology.seen_by(end).unwrap()
     }
 
     fn route(&self, name: RouteName, end: EndpointId) -> JobRoute {
@@ -113,8 +123,12 @@ impl Shape {
 /// Jobs with relays and without, of fewer than so many nodes.
 fn shapes(nodes: usize) -> impl Strategy<Value = Shape> {
     let sizes = proptest::collection::vec(1u32..6, 1..nodes);
-    (sizes, prop_oneof![3 => Just(0), 2 => 1u32..4])
-        .prop_map(|(sizes, ranks)| Shape { sizes, ranks })
+    let more = prop_oneof![Just(None), (0_u32..5).prop_map(Some)];
+    (sizes, prop_oneof![3 => Just(0), 3 => 1u32..4], more).prop_map(|(sizes, ranks, more)| Shape {
+        sizes,
+        ranks,
+        more,
+    })
 }
 
 proptest! {

@@ -2,9 +2,11 @@
 //!
 //! An agent takes an abstract name, and is ready from then on; there is nothing to clean up. A rank
 //! introduces itself there, and is told once all ranks of the node have: who it is, the job's
-//! secret, and the sockets of the others. Both compare their versions first, and the kernel
+//! secret, and the sockets of the others. Where a node has several agents, its first one has the
+//! name, and tells the others as it tells the ranks. Both compare their versions first, and the kernel
 //! says that both are one user's ([`DescriptorListener`]).
 
+mod ranks;
 mod reception;
 
 use std::env;
@@ -12,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use super::{Bootstrap, Launcher};
 use crate::error::{Error, Result};
-use crate::memory::descriptors::{Accepted, DescriptorListener};
+use crate::memory::descriptors::{Accepted, DescriptorListener, SEND_DEADLINE};
 use crate::park::ProcessWatch;
 use crate::protocol::wire::VERSION;
 use crate::random::random_bytes;
 use crate::secret::Secret;
 use crate::topology::{EndpointId, Rank, Topology};
 
+pub use ranks::ranks_of_nodes;
 pub use reception::{Party, Reception};
 
 /// Environment variable: the name that the node's agent has taken.
@@ -33,7 +36,7 @@ pub const ENV_JOB: &str = "TRIHOP_AGENT_JOB";
 /// Longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 64;
 
-/// Most ranks of one agent: what is said of them is one message.
+/// Most ranks of a node with agents: what is said of them is one message.
 pub const MOST_RANKS: u32 = 1024;
 
 /// First bytes of what any version says.
@@ -88,15 +91,17 @@ fn failed(why: impl Into<String>) -> Error {
     }
 }
 
-/// What an agent tells its ranks once all have come.
+/// What the first agent of a node tells its ranks, and the other agents, once all have come.
 #[derive(Debug, Clone)]
 pub struct Welcome {
     /// The agents of the job, as ranks of a job; seen from this one.
     pub processes: Topology,
+    /// How many ranks each node has, by its number.
+    pub ranks_of_nodes: Vec<u32>,
     /// The job's.
     pub secret: Secret,
-    /// Name of the agent's socket for descriptors.
-    pub agent: String,
+    /// Names of the node's agents' sockets for descriptors, in their order.
+    pub agents: Vec<String>,
     /// Nonces of the ranks' sockets, by place.
     pub ranks: Vec<u64>,
     /// Provider of the agent's fabric; empty where there is none.
@@ -107,7 +112,7 @@ impl Welcome {
     /// The sockets of the node's other processes, each with the endpoint that lives there.
     pub fn sockets(&self, topology: &Topology) -> Vec<(EndpointId, String)> {
         let ranks = self.ranks.iter().map(|&nonce| socket_name(nonce));
-        let names = ranks.chain([self.agent.clone()]);
+        let names = ranks.chain(self.agents.iter().cloned());
         let all = topology.ends_here().zip(names);
         all.filter(|(end, _)| *end != topology.endpoint()).collect()
     }
@@ -124,7 +129,9 @@ impl Welcome {
             bytes.extend_from_slice(&nonce.to_le_bytes());
         }
         let mapping = self.processes.process_mapping();
-        for text in [&self.agent, &self.provider, &mapping] {
+        let nodes = ranks::encode(&self.ranks_of_nodes);
+        let agents = self.agents.iter();
+        for text in [&self.provider, &mapping, &nodes].into_iter().chain(agents) {
             bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
             bytes.extend_from_slice(text.as_bytes());
         }
@@ -153,12 +160,14 @@ impl Welcome {
             rest = behind;
             String::from_utf8(text.to_vec()).ok()
         };
-        let (agent, provider, mapping) = (text()?, text()?, text()?);
+        let (provider, mapping, nodes) = (text()?, text()?, text()?);
         let processes = Topology::from_process_mapping(&mapping, processes, Rank(process)).ok()?;
+        let agents = (0..processes.local_size()).map(|_| text());
+        let agents = agents.collect::<Option<Vec<_>>>()?;
         let welcome = Self {
-            processes,
+            ranks_of_nodes: ranks::decode(&nodes, processes.nodes())?,
             secret: Secret::from_bytes(*secret),
-            agent,
+            agents,
             ranks: nonces
                 .as_chunks()
                 .0
@@ -166,9 +175,61 @@ impl Welcome {
                 .map(|nonce| u64::from_le_bytes(*nonce))
                 .collect(),
             provider,
+            processes,
         };
-        let is_whole = rest.is_empty() && (place as usize) < welcome.ranks.len();
+        let (ranks, agents) = (welcome.ranks.len(), welcome.agents.len());
+        let node = welcome.processes.node().0 as usize;
+        let is_whole = rest.is_empty()
+            && welcome.ranks_of_nodes[node] as usize == ranks
+            && (place as usize) < ranks + agents;
         is_whole.then_some((welcome, place))
+    }
+
+    /// Tells the other agents of the node, as its first one.
+    ///
+    /// # Errors
+    /// One of them is gone.
+    pub fn tell_agents(&self) -> Result<()> {
+        let places = self.ranks.len() as u32..;
+        for (place, name) in places.zip(&self.agents).skip(1) {
+            let (message, deadline) = (self.encode(place), Instant::now() + SEND_DEADLINE);
+            DescriptorListener::send_to_listener(name, &message, &[], deadline)?;
+        }
+        Ok(())
+    }
+
+    /// What the first agent of this node, which listens by the name `first`, tells this other one
+    /// of the job with this secret, once all ranks of the node have come. With what has come
+    /// before it.
+    ///
+    /// # Errors
+    /// The first agent has ended; the socket fails.
+    pub fn of_first_agent(
+        listener: &DescriptorListener,
+        first: &str,
+        secret: &Secret,
+    ) -> Result<(Self, Vec<Accepted>)> {
+        let mut early = Vec::new();
+        loop {
+            match listener.accept(Instant::now() + LOOK) {
+                Ok(parcel) => {
+                    let told = behind_versions(&parcel.0).ok();
+                    let told = told.and_then(|rest| Self::decode(rest.strip_prefix(&[1])?));
+                    match told {
+                        Some((welcome, _)) if welcome.secret.expose() == secret.expose() => {
+                            return Ok((welcome, early));
+                        }
+                        _ => early.push(parcel),
+                    }
+                }
+                Err(error) if !error.is_timeout() => return Err(error),
+                // Its name is free once it has ended.
+                Err(_) if DescriptorListener::listen(first, 1).is_ok() => {
+                    return Err(failed("the first agent of this node has ended"));
+                }
+                Err(_) => {}
+            }
+        }
     }
 }
 
@@ -241,9 +302,7 @@ impl Attached {
                 Ok((bytes, _, sender)) if sender == process => break bytes,
                 Ok(parcel) => early.push(parcel),
                 Err(_) if watch.has_ended() => return Err(gone()),
-                Err(Error::System { source, .. })
-                    if source.kind() == std::io::ErrorKind::TimedOut =>
-                {
+                Err(error) if error.is_timeout() => {
                     if Instant::now() >= deadline {
                         let why = format!(
                             "the agent @{name} (process {process}) does not answer: not all of its ranks have come, \
@@ -274,11 +333,12 @@ impl Attached {
             Some((1, rest)) => Welcome::decode(rest).ok_or_else(bad)?,
             _ => return Err(bad()),
         };
-        let ranks = welcome.ranks.len() as u32;
-        let topology = welcome.processes.with_agents(ranks)?;
-        let me = EndpointId(welcome.processes.rank().0 * ranks + place);
+        if place as usize >= welcome.ranks.len() {
+            return Err(bad());
+        }
+        let topology = welcome.processes.with_agents(&welcome.ranks_of_nodes)?;
         Ok(Self {
-            topology: topology.seen_by(me)?,
+            topology: topology.seen_by(topology.endpoint_at(place))?,
             attachment: Some(Attachment {
                 listener,
                 welcome,

@@ -28,8 +28,9 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
     let party = reception.receive(&[], None).unwrap().unwrap();
     let welcome = Welcome {
         processes: Topology::from_node_sizes(&[1, 1], Rank(1)).unwrap(),
+        ranks_of_nodes: vec![2, 3],
         secret: Secret::random().unwrap(),
-        agent: "agents-socket".to_owned(),
+        agents: vec!["agents-socket".to_owned()],
         ranks: party.nonces().to_vec(),
         provider: "some".to_owned(),
     };
@@ -39,14 +40,14 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
         let mut attached = rank.join().unwrap();
         let topology = attached.topology().clone();
         let shape = (topology.size(), topology.nodes(), topology.local_size());
-        assert_eq!(shape, (6, 2, 3));
+        assert_eq!(shape, (5, 2, 3));
         assert!(topology.has_agents() && !topology.is_relay());
         let attachment = attached.attachment().unwrap();
         let told = attachment.welcome;
         assert_eq!(told.secret.expose(), welcome.secret.expose());
         assert_eq!(
-            (&told.agent, &told.provider),
-            (&welcome.agent, &welcome.provider)
+            (&told.agents, &told.provider),
+            (&welcome.agents, &welcome.provider)
         );
         let sockets = told.sockets(&topology);
         assert_eq!(sockets.len(), 3, "two ranks and the agent");
@@ -59,8 +60,8 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
         seen.push(topology.rank().0);
     }
     // Who takes any place takes what is left when it comes.
-    assert_eq!((seen[0], seen[2]), (4, 5));
-    assert_eq!(seen[1], 3);
+    assert_eq!((seen[0], seen[2]), (3, 4));
+    assert_eq!(seen[1], 2);
 }
 
 #[test]
@@ -132,9 +133,10 @@ fn no_agent_is_an_error_that_names_it() {
 #[test]
 fn a_welcome_that_is_cut_is_none() {
     let welcome = Welcome {
-        processes: Topology::from_node_sizes(&[1, 1, 1], Rank(2)).unwrap(),
+        processes: Topology::from_node_sizes(&[1, 1, 2], Rank(2)).unwrap(),
+        ranks_of_nodes: vec![1, 2, 3],
         secret: Secret::random().unwrap(),
-        agent: "a".to_owned(),
+        agents: vec!["a".to_owned(), "b".to_owned()],
         ranks: vec![1, 2, 3],
         provider: String::new(),
     };
@@ -185,8 +187,9 @@ fn ranks_of_several_jobs_come_to_one_agent() {
         let party = reception.receive(&[], None).unwrap().unwrap();
         let welcome = Welcome {
             processes: Topology::from_node_sizes(&[1], Rank(0)).unwrap(),
+            ranks_of_nodes: vec![2],
             secret: Secret::random().unwrap(),
-            agent: "agents-socket".to_owned(),
+            agents: vec!["agents-socket".to_owned()],
             ranks: party.nonces().to_vec(),
             provider: String::new(),
         };

@@ -77,7 +77,7 @@ fn missing(launcher: &'static str, rank: u32, what: &str) -> Error {
 }
 
 /// Leaves a text in pieces, of which the last is shorter than the others, or empty.
-fn leave(store: &mut dyn Store, key: &str, text: &str) -> Result<()> {
+pub(super) fn leave(store: &mut dyn Store, key: &str, text: &str) -> Result<()> {
     for number in 0..=text.len() / PIECE_BYTES {
         let rest = &text.as_bytes()[number * PIECE_BYTES..];
         store.put(
@@ -89,7 +89,7 @@ fn leave(store: &mut dyn Store, key: &str, text: &str) -> Result<()> {
 }
 
 /// The text that rank 0 has left.
-fn read(store: &mut dyn Store, key: &str, launcher: &'static str) -> Result<String> {
+pub(super) fn read(store: &mut dyn Store, key: &str, launcher: &'static str) -> Result<String> {
     let mut text = Vec::new();
     for number in 0.. {
         let piece = store.get(Rank(0), &format!("{key}.{number}"))?;

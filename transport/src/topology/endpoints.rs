@@ -7,6 +7,22 @@ use super::placement::{Blocks, Placement};
 use super::{EndpointId, NodeId, Processes, Rank, Topology, invalid};
 use crate::error::Result;
 
+/// The processes of a job with relays.
+impl Processes {
+    /// The first rank of a process, which stands for its relay.
+    pub(super) fn first_of(&self, process: u32) -> Rank {
+        self.hosted.rank_at(NodeId(process), 0)
+    }
+
+    fn ranks_of(&self, process: u32) -> u32 {
+        self.hosted.local_size_of(NodeId(process))
+    }
+
+    fn of(&self, rank: Rank) -> u32 {
+        self.hosted.node_of(rank).0
+    }
+}
+
 /// Jobs with relays.
 impl Topology {
     /// The job whose processes are the ranks of this one: each has `ranks` ranks, numbered
@@ -15,16 +31,62 @@ impl Topology {
     /// # Errors
     /// When `ranks` is 0, there are relays already, or endpoints pass 2^32 - 1.
     pub fn with_relays(&self, ranks: u32) -> Result<Self> {
-        if self.processes.is_some() {
-            return Err(invalid("processes have one relay each".into()));
-        }
         let mut merged = Blocks::default();
         for block in &self.placement.blocks {
             let here = block.ranks_per_node.checked_mul(ranks);
             let here = here.ok_or_else(|| invalid(format!("{ranks} ranks of each process")))?;
             merged.place(block.first_node, block.nodes, here)?;
         }
-        let placement = Arc::new(Placement::new(merged.list)?);
+        let mut hosted = Blocks::default();
+        hosted.place(0, self.size(), ranks)?;
+        self.with_hosts(merged, hosted, false)
+    }
+
+    /// As [`Topology::with_relays`], where each relay is an *agent*: a process without a rank, and
+    /// its ranks are processes of their own. `ranks` are those of each node, by its number; the
+    /// agents of a node, which are ranks of this job, share them evenly, the first ones taking the
+    /// remainder.
+    ///
+    /// # Errors
+    /// As that; when a node has fewer ranks than agents, or it is not known how many.
+    pub fn with_agents(&self, ranks: &[u32]) -> Result<Self> {
+        if ranks.len() != self.nodes() as usize {
+            let why = format!("ranks of {} nodes, of {}", ranks.len(), self.nodes());
+            return Err(invalid(why));
+        }
+        let (mut merged, mut hosted) = (Blocks::default(), Blocks::default());
+        // Of agents that follow each other on one node.
+        let mut open: Option<(NodeId, u32)> = None;
+        for agent in (0..self.size()).map(Rank) {
+            let node = self.node_of(agent);
+            let (here, agents) = (ranks[node.0 as usize], self.local_size_of(node));
+            if here < agents {
+                return Err(invalid(format!(
+                    "node {node} has {here} ranks and {agents} agents: each agent needs a rank"
+                )));
+            }
+            let own = here / agents + u32::from(self.local_rank_of(agent) < here % agents);
+            hosted.place(agent.0, 1, own)?;
+            open = match open {
+                Some((last, before)) if last == node => Some((node, before + own)),
+                Some((last, before)) => {
+                    merged.place(last.0, 1, before)?;
+                    Some((node, own))
+                }
+                None => Some((node, own)),
+            };
+        }
+        if let Some((node, all)) = open {
+            merged.place(node.0, 1, all)?;
+        }
+        self.with_hosts(merged, hosted, true)
+    }
+
+    fn with_hosts(&self, ranks: Blocks, hosted: Blocks, apart: bool) -> Result<Self> {
+        if self.processes.is_some() {
+            return Err(invalid("processes have one relay each".into()));
+        }
+        let placement = Arc::new(Placement::new(ranks.list)?);
         if placement.size.checked_add(self.size()).is_none() {
             return Err(invalid(format!(
                 "{} ranks and {} relays pass 2^32 - 1",
@@ -34,25 +96,11 @@ impl Topology {
         }
         let processes = Processes {
             placement: Arc::clone(&self.placement),
-            ranks,
-            apart: false,
+            hosted: Arc::new(Placement::new(hosted.list)?),
+            apart,
         };
-        let me = EndpointId(self.rank.0 * ranks);
+        let me = processes.first_of(self.rank.0).into();
         Self::seat_end(placement, Some(processes), me)
-    }
-
-    /// As [`Topology::with_relays`], where each relay is an *agent*: a process without a rank, and
-    /// its ranks are processes of their own.
-    ///
-    /// # Errors
-    /// As that.
-    pub fn with_agents(&self, ranks: u32) -> Result<Self> {
-        let mut topology = self.with_relays(ranks)?;
-        topology
-            .processes
-            .iter_mut()
-            .for_each(|all| all.apart = true);
-        Ok(topology)
     }
 
     /// Whether relays are agents: see [`Topology::with_agents`].
@@ -89,7 +137,7 @@ impl Topology {
     pub fn seen_by(&self, end: EndpointId) -> Result<Self> {
         let seen = Self::seat_end(Arc::clone(&self.placement), self.processes.clone(), end)?;
         Ok(Self {
-            each: self.each,
+            hosted: self.hosted.clone(),
             ..seen
         })
     }
@@ -100,8 +148,8 @@ impl Topology {
         match &self.processes {
             None => self.clone(),
             Some(all) => Self {
-                each: all.ranks,
-                ..Self::seat(Arc::clone(&all.placement), Rank(self.rank.0 / all.ranks))
+                hosted: Some(Arc::clone(&all.hosted)),
+                ..Self::seat(Arc::clone(&all.placement), Rank(all.of(self.rank)))
                     .expect("the process of a rank of the job")
             },
         }
@@ -110,7 +158,8 @@ impl Topology {
     /// What users call a rank of [`Topology::processes`]: the first rank of that process in the
     /// job. Of any other job the rank itself.
     pub fn named(&self, rank: Rank) -> Rank {
-        Rank(rank.0 * self.each)
+        let hosted = self.hosted.as_ref();
+        hosted.map_or(rank, |hosted| hosted.rank_at(NodeId(rank.0), 0))
     }
 
     /// Number of the process that an endpoint lives in, as the launcher counts them.
@@ -118,8 +167,20 @@ impl Topology {
     /// # Panics
     /// When `end` is not in the job.
     pub fn process_of(&self, end: EndpointId) -> u32 {
-        let rank = self.rank_of(end).0;
-        self.processes.as_ref().map_or(rank, |all| rank / all.ranks)
+        match (&self.processes, end.0.checked_sub(self.size())) {
+            (_, None) => self.process_of_rank(Rank(end.0)),
+            (Some(all), Some(relay)) if relay < all.placement.size => relay,
+            _ => panic!("no endpoint {end} in the job"),
+        }
+    }
+
+    /// Number of the process that a rank lives in, or whose relay is its agent.
+    ///
+    /// # Panics
+    /// When `rank` is not in the job.
+    #[inline]
+    pub fn process_of_rank(&self, rank: Rank) -> u32 {
+        self.processes.as_ref().map_or(rank.0, |all| all.of(rank))
     }
 
     /// The endpoints of this process: an agent or a rank alone, or its ranks and, behind them, its
@@ -128,7 +189,7 @@ impl Topology {
         let process = self.process_of(self.me);
         let (first, ranks) = match self.has_agents() {
             true => (self.me.0, 1),
-            false => (process * self.ranks_per_process(), self.ranks_per_process()),
+            false => (self.first_of_process(process).0, self.relayed_ranks()),
         };
         let is_hosted = self.has_relays() && !self.has_agents();
         let relay = is_hosted.then(|| self.relay_of(process));
@@ -151,16 +212,41 @@ impl Topology {
         self.processes.is_some()
     }
 
-    /// Ranks of each relay: 1 where there are none.
-    pub fn ranks_per_process(&self) -> u32 {
-        self.processes.as_ref().map_or(1, |all| all.ranks)
+    /// The first rank of a process, or of an agent. Those that follow are its others.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn first_of_process(&self, process: u32) -> Rank {
+        let all = self.processes.as_ref();
+        all.map_or(Rank(process), |all| all.first_of(process))
     }
 
-    /// Ranks that live in each process of ranks.
+    /// Ranks that the relay of a process has: 1 where there are no relays.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn ranks_of_process(&self, process: u32) -> u32 {
+        let all = self.processes.as_ref();
+        all.map_or(1, |all| all.ranks_of(process))
+    }
+
+    /// Ranks that the relay of the process that looks has, or that has this rank: 1 where there are
+    /// no relays.
+    pub fn relayed_ranks(&self) -> u32 {
+        self.ranks_of_process(self.process())
+    }
+
+    /// Ranks of the relay that has most.
+    pub fn most_relayed_ranks(&self) -> u32 {
+        let all = self.processes.as_ref();
+        all.map_or(1, |all| all.hosted.local_sizes[2])
+    }
+
+    /// Ranks that live in this process, or in each one of ranks.
     pub fn ranks_in_process(&self) -> u32 {
         match self.has_agents() {
             true => 1,
-            false => self.ranks_per_process(),
+            false => self.relayed_ranks(),
         }
     }
 
@@ -208,7 +294,7 @@ impl Topology {
     pub fn rank_of(&self, end: EndpointId) -> Rank {
         match (&self.processes, end.0.checked_sub(self.size())) {
             (_, None) => Rank(end.0),
-            (Some(all), Some(relay)) if relay < all.placement.size => Rank(relay * all.ranks),
+            (Some(all), Some(relay)) if relay < all.placement.size => all.first_of(relay),
             _ => panic!("no endpoint {end} in the job"),
         }
     }
@@ -259,20 +345,20 @@ impl Topology {
     /// When `end` is not in the job.
     pub fn place_of(&self, end: EndpointId) -> u32 {
         let rank = self.rank_of(end);
-        let local = self.local_rank_of(rank);
         match &self.processes {
             Some(all) if end.0 >= self.size() => {
-                self.local_size_of(self.node_of(rank)) + local / all.ranks
+                let process = Rank(end.0 - self.size());
+                self.local_size_of(self.node_of(rank)) + all.placement.local_rank_of(process)
             }
-            _ => local,
+            _ => self.local_rank_of(rank),
         }
     }
 
     /// My place.
     pub fn place(&self) -> u32 {
-        match &self.processes {
-            Some(all) if self.is_relay() => self.local_size + self.local_rank / all.ranks,
-            _ => self.local_rank,
+        match self.is_relay() {
+            true => self.place_of(self.me),
+            false => self.local_rank,
         }
     }
 
@@ -297,7 +383,7 @@ impl Topology {
     /// Number of relays on my node.
     pub fn local_relays(&self) -> u32 {
         let relays = self.processes.as_ref();
-        relays.map_or(0, |all| self.local_size / all.ranks)
+        relays.map_or(0, |all| all.placement.local_size_of(self.node))
     }
 }
 

@@ -294,6 +294,78 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(crate::seed::properties())]
+
+    /// Wherever agents are, each node's ranks are dealt out to them evenly, one after the other.
+    #[test]
+    fn agents_share_the_ranks_of_their_node(
+        array in placements(), more in prop::collection::vec(0_u32..7, 40),
+    ) {
+        let agents = Topology::from_node_of(&array, Rank(0)).unwrap();
+        let nodes = (0..agents.nodes()).map(NodeId);
+        let ranks: Vec<u32> = nodes.zip(more).map(|(n, more)| agents.local_size_of(n) + more).collect();
+        let here = agents.with_agents(&ranks).unwrap();
+        prop_assert!(here.has_agents());
+        prop_assert_eq!(here.size(), ranks.iter().sum::<u32>());
+        prop_assert_eq!(here.endpoints(), here.size() + agents.size());
+        let mut next = 0;
+        for agent in 0..agents.size() {
+            let relay = here.relay_of(agent);
+            let (node, own) = (here.node_of_endpoint(relay), here.ranks_of_process(agent));
+            prop_assert_eq!(node, agents.node_of(Rank(agent)));
+            let (all, sharers) = (ranks[node.0 as usize], agents.local_size_of(node));
+            prop_assert!(own == all / sharers || own == all.div_ceil(sharers));
+            prop_assert!(own <= here.most_relayed_ranks());
+            prop_assert_eq!((here.first_of_process(agent), here.rank_of(relay)), (Rank(next), Rank(next)));
+            for rank in (next..next + own).map(Rank) {
+                prop_assert_eq!((here.process_of_rank(rank), here.node_of(rank)), (agent, node));
+                let seen = here.seen_from(rank).unwrap();
+                prop_assert_eq!((seen.relayed_ranks(), seen.ranks_in_process()), (own, 1));
+                prop_assert_eq!(seen.keeper(), here.relay_of(agents.rank_at(node, 0).0));
+            }
+            let seen = here.seen_by(relay).unwrap();
+            prop_assert!(seen.is_relay() && seen.places() <= seen.most_places());
+            prop_assert_eq!((seen.local_size(), seen.local_relays()), (all, sharers));
+            let ends: Vec<EndpointId> = seen.ends_here().collect();
+            prop_assert_eq!(ends.len() as u32, seen.places());
+            for (place, &end) in (0..).zip(&ends) {
+                prop_assert_eq!((seen.place_of(end), seen.endpoint_at(place)), (place, end));
+                prop_assert_eq!(seen.seen_by(end).unwrap().place(), place);
+            }
+            let processes = seen.processes();
+            prop_assert_eq!((processes.rank(), processes.named(Rank(agent))), (Rank(agent), Rank(next)));
+            next += own;
+        }
+        let sizes: Vec<u32> = (0..here.nodes()).map(|n| here.local_size_of(NodeId(n))).collect();
+        prop_assert_eq!(&sizes, &ranks);
+        prop_assert!(here.with_agents(&ranks).is_err());
+    }
+}
+
+#[test]
+fn a_job_with_equal_nodes_is_one_block_however_many_agents_it_has() {
+    for agents in [1, 2, 4] {
+        let processes = Topology::from_node_sizes(&[agents; 1000], Rank(0)).unwrap();
+        let topology = processes.with_agents(&[4; 1000]).unwrap();
+        assert_eq!(topology.blocks().len(), 1, "{agents}");
+    }
+}
+
+#[test]
+fn agents_without_ranks_are_refused() {
+    let agents = Topology::from_node_sizes(&[2, 1], Rank(0)).unwrap();
+    for (ranks, why) in [
+        (&[2, 0][..], "node 1 has 0 ranks and 1 agents"),
+        (&[1, 1], "node 0 has 1 ranks and 2 agents"),
+        (&[2], "ranks of 1 nodes, of 2"),
+        (&[2, u32::MAX], "pass 2^32 - 1"),
+    ] {
+        let refused = agents.with_agents(ranks).unwrap_err().to_string();
+        assert!(refused.contains(why), "{ranks:?}: {refused}");
+    }
+}
+
 #[test]
 fn impossible_numbers_of_ranks_in_a_process_are_refused() {
     let topology = Topology::from_node_sizes(&[2, 3], Rank(1)).unwrap();

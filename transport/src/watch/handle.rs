@@ -17,7 +17,7 @@ use crate::park::ProcessWatch;
 use crate::ring::Bell;
 use crate::secret::Secret;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::topology::{NodeId, Rank, Topology};
+use crate::topology::{EndpointId, NodeId, Topology};
 
 /// Where a node's watch will listen: others are told before it starts.
 #[derive(Debug)]
@@ -88,8 +88,8 @@ pub struct Setup {
     pub board: Board,
     /// Of all ranks of the node.
     pub bells: Vec<Arc<Bell>>,
-    /// The other processes of the node.
-    pub processes: Vec<(Rank, ProcessWatch)>,
+    /// The other processes of the node, each with the first endpoint that lives there.
+    pub processes: Vec<(EndpointId, ProcessWatch)>,
     /// An eventfd: a rank that posts news on the board writes to it.
     pub wake: Arc<OwnedFd>,
     /// How long a node may be out of reach before it counts as gone.

@@ -1,7 +1,7 @@
 //! What watches tell each other: a rank is gone, or has failed.
 
 use crate::error::Error;
-use crate::topology::{Rank, Topology};
+use crate::topology::{EndpointId, Rank, Topology};
 
 /// Longest text of a failure that is told, in bytes.
 pub const MAX_TEXT_BYTES: usize = 480;
@@ -43,6 +43,17 @@ impl News {
     /// The news that `rank` has failed with an error of this text.
     pub fn failed(rank: Rank, text: &str) -> Self {
         let cause = Cause::Failed(printable(text.as_bytes()));
+        Self { rank, cause }
+    }
+
+    /// The news that the process has ended in which this endpoint is the first one.
+    pub fn ended(end: EndpointId, topology: &Topology) -> Self {
+        let rank = topology.rank_of(end);
+        let is_agent = EndpointId::from(rank) != end && topology.has_agents();
+        let cause = match is_agent {
+            true => Cause::AgentEnded,
+            false => Cause::Ended,
+        };
         Self { rank, cause }
     }
 

@@ -72,6 +72,11 @@ impl Spread {
             return Vec::new();
         }
         let rank = self.topology.rank_at(node, 0);
+        let cause = match cause {
+            // The watch lives in the node's first agent, which ends with its job.
+            Cause::Closed if self.topology.has_agents() => Cause::AgentEnded,
+            cause => cause,
+        };
         self.learn(News { rank, cause }, None)
     }
 

@@ -528,17 +528,14 @@ impl Watcher {
     }
 
     fn process_ended(&mut self, index: usize) {
-        let Some((rank, process)) = self.setup.processes.get(index) else {
+        let Some((end, process)) = self.setup.processes.get(index) else {
             return;
         };
-        let rank = *rank;
+        let news = News::ended(*end, &self.setup.topology);
         let _ = epoll::delete(&self.epoll, process.descriptor());
         // Who ends because of news, or at the end of the job, is not their cause.
         if !self.setup.board.is_over() && !self.setup.board.has_news() {
-            let actions = self.spread.found(News {
-                rank,
-                cause: Cause::Ended,
-            });
+            let actions = self.spread.found(news);
             self.act(actions);
         }
     }

@@ -25,7 +25,7 @@ impl Job {
     ) -> Result<(), Error> {
         let rank = self.processes.len();
         let mut environment = self.environment(rank, &self.spec.node_sizes);
-        if let Some(agent) = self.agents.get(node) {
+        if let Some(agent) = self.agent_names.get(node) {
             environment.push((agent::ENV_NAME.into(), agent.into()));
             environment.push((agent::ENV_PLACE.into(), local.to_string().into()));
         }
@@ -37,15 +37,16 @@ impl Job {
         self.start_process(process, networks, progress, signals)
     }
 
-    /// The agent of a node, which is a rank to us.
+    /// One of the agents of a node, which are ranks to us.
     pub(super) fn start_agent(
         &mut self,
-        node: usize,
+        agent: usize,
         networks: Option<&Networks>,
         signals: &Signals,
     ) -> Result<(), Error> {
         let executable = std::env::current_exe()
             .map_err(|e| Error::system("finding this executable to start agents", e))?;
+        let (node, local) = self.place_of_agent(agent);
         let ranks = self.spec.node_sizes[node].to_string();
         let words = [
             "agent",
@@ -53,17 +54,22 @@ impl Job {
             "--ranks",
             &ranks,
             "--name",
-            &self.agents[node],
+            &self.agent_names[node],
         ];
-        let number = node.to_string();
+        let (of_node, of_agent) = (node.to_string(), local.to_string());
         let under = self.spec.agent_under.iter();
-        let under = under.map(|word| OsString::from(word.replace("{node}", &number)));
+        let under = under.map(|word| word.replace("{node}", &of_node));
+        let under = under.map(|word| OsString::from(word.replace("{agent}", &of_agent)));
         let command: Vec<OsString> = under
             .chain([executable.into()])
             .chain(words.map(OsString::from))
             .collect();
-        let environment = self.environment(node, &vec![1; self.agents.len()]);
-        let name = format!("agent {node}");
+        let on_each = vec![self.spec.agents; self.spec.node_sizes.len()];
+        let environment = self.environment(agent, &on_each);
+        let name = match self.spec.agents {
+            1 => format!("agent {node}"),
+            _ => format!("agent {node}.{local}"),
+        };
         let process = (node, &*command, environment, &*name);
         self.start_process(process, networks, None, signals)
     }
@@ -95,7 +101,10 @@ impl Job {
     ) -> Result<(), Error> {
         let mut set = |name: &str, value: String| environment.push((name.into(), value.into()));
         match networks {
-            Some(networks) => set(ENV_INTERFACE, networks.address(node).to_string()),
+            Some(networks) => {
+                let addresses = networks.addresses(node).map(|address| address.to_string());
+                set(ENV_INTERFACE, addresses.collect::<Vec<_>>().join(","));
+            }
             None => set(ENV_LOOPBACK, "1".into()),
         }
         // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are

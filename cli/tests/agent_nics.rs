@@ -1,0 +1,207 @@
+//! Several agents of a node, one for each of its adapters, and nodes of unequal sizes.
+
+mod launched;
+
+use std::process::Command;
+
+use launched::agents::{ENV_ROLE, has_ended_well, role};
+use launched::{Launched, alive, until};
+use trihop::transport::bootstrap::environment_rank;
+use trihop::{Error, Job, Options};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Starts a job with agents as these options say.
+fn start(how: &str, command: &str) -> Launched {
+    Launched::trihop(words(&format!("--seat agent {how} -- {command}")))
+}
+
+#[test]
+fn ranks_exchange_by_several_agents_of_each_node_and_on_unequal_nodes() {
+    let shapes = [
+        ("--nics 2 -n 8 --nodes 2", "8 on 2 nodes, three-hop:2"),
+        ("--nics 3 -n 8 --nodes 2", "8 on 2 nodes, three-hop:3"),
+        ("--nics 2 --node-sizes 5,3,2", "10 on 3 nodes, three-hop:2"),
+        ("--nics 2 -n 4", "4 on 1 nodes, three-hop:1"),
+        ("--node-sizes 4,1,2", "7 on 3 nodes, three-hop:1"),
+    ];
+    for (shape, said) in shapes {
+        for how in [
+            "--count 2000",
+            "--count 2000 --threaded",
+            "--count 50 --broadcast",
+            "--count 100 --size 1-100000",
+            "--count 500 --route mesh",
+        ] {
+            let ended = start(shape, &format!("{TRIHOP} exchange {how}")).wait();
+            let what = format!("{shape}: {how}");
+            has_ended_well(&ended, &what);
+            let said = match how.contains("mesh") {
+                true => said.split_once(',').unwrap().0,
+                false => said,
+            };
+            let said = format!("ranks        {said}");
+            assert!(ended.stdout.contains(&said), "{what}: {}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn benchmarks_run_by_several_agents_and_are_verified() {
+    for name in ["histo", "a2a", "push", "cc"] {
+        let command = "--seat agent --nics 2 --ranks 4 --nodes 2 --count 1000 --json";
+        let mut bench = Command::new(TRIHOP);
+        bench.args(["bench", name]).args(words(command));
+        let ended = Launched::start(bench).wait().succeeded();
+        assert!(ended.stdout.contains(r#""ranks":4"#), "{}", ended.stdout);
+    }
+}
+
+/// What is wrong, by options of the launcher.
+#[test]
+fn agents_without_ranks_are_refused() {
+    let refused = |command: &str, status, why: &str| {
+        let ended = Launched::trihop(words(command)).wait();
+        let said = &ended.stderr;
+        assert_eq!(ended.status, status, "{command}: {said}");
+        assert!(said.contains(why), "{command}: {said}");
+    };
+    let few = "--nics 3 needs as many ranks on each node, and node 1 has 2";
+    refused("--seat agent --nics 3 --node-sizes 3,2 -- true", 2, few);
+    refused("--nics 2 -n 4 -- true", 2, "--nics is for agents");
+    refused(
+        "--seat agent --node-sizes 3,0 -- true",
+        2,
+        "at least one rank on each node",
+    );
+    let name = format!("trihop-test-few-{}", std::process::id());
+    // Each agent says why, whichever is rank 0.
+    for (ranks, why) in [
+        ("1", "node 0 has 2 agents and 1 ranks: each agent needs a"),
+        (
+            "$((2+TRIHOP_RANK))",
+            "the agents of node 0 were told 2 and 3 ranks",
+        ),
+    ] {
+        let agent = format!("exec {TRIHOP} agent --ranks {ranks} --name {name}");
+        let mut job = words("-n 2 -- sh -c");
+        job.push(agent);
+        let ended = Launched::trihop(job).wait();
+        assert_eq!(ended.status, 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+}
+
+/// The first agent of a node has its name; ranks know nothing of the other one.
+#[test]
+fn several_agents_and_ranks_meet_by_name_when_they_are_started_by_hand() {
+    let name = format!("trihop-test-nics-{}-", std::process::id());
+    let node = "node=$((TRIHOP_RANK/2))";
+    let serve = format!("{node}; exec {TRIHOP} agent --ranks $((3-node)) --name {name}$node");
+    let mut agents = words("-n 4 --nodes 2 --no-prefix -- sh -c");
+    agents.push(serve);
+    let mut agents = Launched::trihop(agents);
+    let mut ready = agents.wait_for_lines(2);
+    ready.sort();
+    assert_eq!(ready, [format!("ready {name}0"), format!("ready {name}1")]);
+    let rank = |node: u32| {
+        let mut rank = Command::new(TRIHOP);
+        rank.args(["exchange", "--count", "1000"]);
+        rank.env("TRIHOP_AGENT", format!("{name}{node}"));
+        rank.env("TRIHOP_LOOPBACK", "1");
+        Launched::start(rank)
+    };
+    let mut reports = 0;
+    for rank in [0, 0, 1, 1, 0].map(rank) {
+        let ended = rank.wait();
+        has_ended_well(&ended, "a rank by hand");
+        reports += ended.stdout.matches("5 on 2 nodes").count();
+    }
+    assert_eq!(reports, 1, "rank 0 is one of them");
+    agents.wait().succeeded();
+}
+
+/// Says when it has joined, and what ends it.
+fn waits_for_the_end_of_an_agent() {
+    let number = environment_rank().expect("it was started by a launcher");
+    let ended = Job::start(Options::from_env().unwrap()).and_then(|job| {
+        job.barrier()?;
+        eprintln!("rank {number} is ready");
+        (0..u64::MAX).try_for_each(|_| job.barrier())
+    });
+    let error = ended.unwrap_err();
+    assert!(matches!(error, Error::AgentDead { .. }), "{error}");
+    eprintln!("rank {number} ends: {error}");
+    std::process::exit(1);
+}
+
+/// Whichever agent it is: all ranks hear it, on both nodes, and no process stays.
+#[test]
+fn a_job_of_which_one_of_several_agents_is_killed_ends_with_an_error_that_names_it() {
+    let test = "a_job_of_which_one_of_several_agents_is_killed_ends_with_an_error_that_names_it";
+    if role().is_some() {
+        return waits_for_the_end_of_an_agent();
+    }
+    let exe = std::env::current_exe().unwrap();
+    // What ends ranks is to be said by them before they are ended.
+    let rank = format!(
+        "trap '' TERM; exec {} {test} --exact --nocapture",
+        exe.display()
+    );
+    for (victim, of_rank) in [(0, 0), (1, 2), (2, 4), (3, 6)] {
+        let mut command = words("--seat agent --nics 2 -n 8 --nodes 2 -- sh -c");
+        command.push(rank.clone());
+        let mut command = Launched::command(command);
+        command.env(ENV_ROLE, "rank");
+        let job = Launched::start(command);
+        until("all ranks are ready", || {
+            (0..8).all(|rank| job.has_said(&format!("rank {rank} is ready")))
+        });
+        let agents = job.children_with("agent");
+        let ranks = job.children_with(test);
+        assert_eq!((agents.len(), ranks.len()), (4, 8));
+        // SAFETY: a system call on integers; the launcher has not reaped it.
+        let killed = unsafe { libc::kill(agents[victim] as i32, libc::SIGKILL) };
+        assert_eq!(killed, 0);
+        let ended = job.wait();
+        let said = &ended.stderr;
+        assert_eq!(ended.status, 128 + libc::SIGKILL, "{said}");
+        let named = format!(
+            "agent {} of node {} was ended by SIGKILL",
+            victim % 2,
+            victim / 2
+        );
+        assert!(said.contains(&named), "{said}");
+        for rank in 0..8 {
+            let end = format!("rank {rank} ends: the agent of rank {of_rank} is gone");
+            assert!(said.contains(&end), "{said}");
+        }
+        let mut all = agents.iter().chain(&ranks);
+        assert!(!all.any(|&process| alive(process)), "{said}");
+    }
+}
+
+/// Each agent of a node takes another one of its adapters.
+#[test]
+fn each_agent_of_a_node_opens_an_adapter_of_its_own() {
+    let command = "--netns --nics 2 -n 4 --nodes 2";
+    let text = format!("--seat agent {command} -- {TRIHOP} exchange --count 500");
+    let mut job = Launched::command(words(&text));
+    job.env("TRIHOP_LOG", "fabric=debug");
+    let ended = Launched::start(job).wait();
+    if ended.status == 1 && ended.stderr.contains("--netns") {
+        return eprintln!("skipped: {}", ended.stderr);
+    }
+    let ended = ended.succeeded();
+    for (node, agent) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let prefix = format!("[agent {node}.{agent}]");
+        let taken = format!("network adapter taken device=\"trihop{agent}\"");
+        let mut lines = ended.stderr.lines();
+        let has_taken = lines.any(|line| line.starts_with(&prefix) && line.contains(&taken));
+        assert!(has_taken, "{prefix}: {}", ended.stderr);
+    }
+}
