@@ -143,7 +143,7 @@ pub(crate) fn each_message(
             let message = Message {
                 source: Rank(source),
                 kind,
-                bytes,
+                bytes: bytes.into_slice(),
             };
             take(message, true)?;
             Ok(1)
