@@ -73,7 +73,7 @@ struct Ends<S: Seat> {
     theirs: Channel<S>,
     is_first: bool,
     message: Vec<u8>,
-    /// How many messages of each kind are checked byte by byte.
+    /// So many messages of each part are checked byte by byte.
     whole: u64,
 }
 
@@ -123,8 +123,8 @@ where
     let (mut latency_us, mut get_us, mut wire_bytes) = (Vec::new(), Vec::new(), 0);
     let reps = session.repeat(|meter| {
         ends.whole = match meter.round {
-            Round::Timed => 0,
-            _ => WHOLE,
+            Round::WarmUp => WHOLE,
+            Round::Timed | Round::Counted => 0,
         };
         session.job.barrier()?;
         let latency = ends.round_trips(size, laps)? / 2.0;
@@ -167,19 +167,19 @@ where
 
 
 impl<S: Seat> Ends<S> {
-    /// The message with this number.
-    fn fill(&mut self, size: usize, number: u64) -> &[u8] {
+    /// Writes the message with this number.
+    fn fill(&mut self, size: usize, number: u64) {
         let message = &mut self.message[..size];
         match number < self.whole {
             true => pair::fill(message, number),
             false => message[..8].copy_from_slice(&number.to_le_bytes()),
         }
-        &self.message[..size]
     }
 
     /// Sends a message with this number into the other's channel.
     fn send(&mut self, size: usize, number: u64) -> Result<(), Error> {
-        let message = self.fill(size, number);
+        self.fill(size, number);
+        let message = &self.message[..size];
         Ok(self
             .theirs
             .send(0, message, Return::WhenBuffered, Timeout::Never)?)
