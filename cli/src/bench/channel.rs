@@ -165,7 +165,6 @@ where
     seated::wire_bytes(session.job.topology(), own, relays)
 }
 
-
 impl<S: Seat> Ends<S> {
     /// Writes the message with this number.
     fn fill(&mut self, size: usize, number: u64) {

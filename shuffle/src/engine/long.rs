@@ -380,3 +380,26 @@ impl LongRecords {
         moved
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_two_pieces_reads_as_one_wherever_it_is_cut() {
+        let whole = *b"0123456789";
+        for cut in 0..=whole.len() {
+            let (bytes, tail) = whole.split_at(cut);
+            let record = Record { bytes, tail };
+            for left in 0..=record.len() {
+                let last = record.last(left);
+                assert_eq!(last.len(), left);
+                for count in 0..=left {
+                    let mut read = vec![0; count];
+                    last.read(&mut read);
+                    assert_eq!(read, whole[whole.len() - left..][..count]);
+                }
+            }
+        }
+    }
+}

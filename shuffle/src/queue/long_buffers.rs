@@ -57,7 +57,11 @@ impl Kept {
 /// There is no memory.
 pub(crate) fn take(bytes: usize) -> Result<Vec<u8>, TryReserveError> {
     let is_long = bytes >= LEAST_BYTES;
-    let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
+    let kept = || {
+        KEPT.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(bytes)
+    };
     if let Some(buffer) = is_long.then(kept).flatten() {
         return Ok(buffer);
     }

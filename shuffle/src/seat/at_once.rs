@@ -2,8 +2,8 @@
 
 use trihop_transport::topology::Rank;
 
-use super::{MAYBE_LONG, Seating};
 use super::calls::{Handle, check_open};
+use super::{MAYBE_LONG, Seating};
 use crate::engine::at_once::OwnSend;
 use crate::engine::long::Record;
 use crate::engine::outbound::Pushes;
