@@ -75,7 +75,9 @@ pub mod over {
 
 /// What calls of a [`Channel`] take and give.
 pub mod channel {
-    pub use crate::face::channel::{ChannelKind, Descriptor, Poll, Received, Return, Timeout};
+    pub use crate::face::channel::{
+        Buffer, ChannelKind, Descriptor, Poll, Received, Return, Timeout,
+    };
 }
 
 /// One rank's part of a job, on the thread that started it.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::argument;
 use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::channel::{Received, Return, Timeout};
+use crate::channel::{Buffer, Received, Return, Timeout};
 use crate::{Channel, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
@@ -117,7 +117,7 @@ impl trihop_received_t {
             kind,
             bytes,
         } = received;
-        let (source, mut bytes) = (source.0, ManuallyDrop::new(bytes));
+        let (source, mut bytes) = (source.0, ManuallyDrop::new(bytes.into_vec()));
         match bytes.capacity() {
             0 => Self {
                 source,
@@ -292,7 +292,8 @@ pub unsafe extern "C" fn trihop_received_free(received: *mut trihop_received_t) 
     } = std::mem::replace(received, NOTHING);
     if !bytes.is_null() {
         // SAFETY: made by `of` out of a vector with these parts.
-        drop(unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) });
+        let bytes = unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) };
+        drop(Buffer::from(bytes)); // whose memory the next message may have
     }
 }
 

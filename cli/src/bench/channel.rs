@@ -3,8 +3,8 @@
 //! Each rank has a channel. Latency is half a round trip: one sends into the other's channel, which
 //! gets from its own and answers. A get from the other's channel is asked and answered. Rate and
 //! bandwidth are those of a stream of sends into the second rank's channel, which it gets from; all
-//! sends return when buffered. Each message is checked by its number and its length, some of them
-//! byte by byte.
+//! sends return when buffered. Each message is checked by its number and its length, and in the
+//! warm-up the first ones byte by byte.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ const STREAM_MESSAGES: u64 = 500_000;
 const STREAM_BYTES: u64 = 256 << 20;
 const LAPS: u64 = 5_000;
 
-/// Messages whose every byte is checked.
+/// Messages of the warm-up whose every byte is checked.
 const WHOLE: u64 = 64;
 
 const LIMITS: ChannelLimits = ChannelLimits {
@@ -73,6 +73,8 @@ struct Ends<S: Seat> {
     theirs: Channel<S>,
     is_first: bool,
     message: Vec<u8>,
+    /// So many messages of each part are checked byte by byte.
+    whole: u64,
 }
 
 fn cases<S: Seat>(args: &BenchArgs, job: &Job<S>, channels: Channels<S>) -> Result<(), Error>
@@ -96,6 +98,7 @@ where
         theirs,
         is_first: job.rank().0 == FIRST,
         message: vec![0; largest],
+        whole: 0,
     };
     let session = Session::new(args, job);
     for size in args.sizes(&SIZES) {
@@ -119,6 +122,10 @@ where
     let laps = LAPS.min(count);
     let (mut latency_us, mut get_us, mut wire_bytes) = (Vec::new(), Vec::new(), 0);
     let reps = session.repeat(|meter| {
+        ends.whole = match meter.round {
+            Round::WarmUp => WHOLE,
+            Round::Timed | Round::Counted => 0,
+        };
         session.job.barrier()?;
         let latency = ends.round_trips(size, laps)? / 2.0;
         session.job.barrier()?;
@@ -158,18 +165,19 @@ where
     seated::wire_bytes(session.job.topology(), own, relays)
 }
 
-/// Writes the message with this number.
-fn fill(message: &mut [u8], number: u64) {
-    match number < WHOLE {
-        true => pair::fill(message, number),
-        false => message[..8].copy_from_slice(&number.to_le_bytes()),
-    }
-}
-
 impl<S: Seat> Ends<S> {
+    /// Writes the message with this number.
+    fn fill(&mut self, size: usize, number: u64) {
+        let message = &mut self.message[..size];
+        match number < self.whole {
+            true => pair::fill(message, number),
+            false => message[..8].copy_from_slice(&number.to_le_bytes()),
+        }
+    }
+
     /// Sends a message with this number into the other's channel.
     fn send(&mut self, size: usize, number: u64) -> Result<(), Error> {
-        fill(&mut self.message[..size], number);
+        self.fill(size, number);
         let message = &self.message[..size];
         Ok(self
             .theirs
@@ -180,7 +188,7 @@ impl<S: Seat> Ends<S> {
     fn get(&self, is_mine: bool, size: usize, number: u64) -> Result<(), Error> {
         let channel = if is_mine { &self.mine } else { &self.theirs };
         let bytes = channel.get(Timeout::Never)?.bytes;
-        let is_whole = number >= WHOLE || pair::is_filled(&bytes, number);
+        let is_whole = number >= self.whole || pair::is_filled(&bytes, number);
         if bytes.len() != size || pair::number(&bytes) != Some(number) || !is_whole {
             let why = format!(
                 "message {number} of {size} bytes came as {:?} with {} bytes, or was changed",
@@ -215,7 +223,7 @@ impl<S: Seat> Ends<S> {
         let laps = laps.min((LIMITS.bytes / size as u64).max(1));
         if !self.is_first {
             for number in 0..laps {
-                fill(&mut self.message[..size], number);
+                self.fill(size, number);
                 let message = &self.message[..size];
                 self.mine
                     .send(0, message, Return::WhenDeposited, Timeout::Never)?;

@@ -10,8 +10,31 @@ pub(crate) enum Delivery<'a> {
     Record {
         source: u32,
         kind: u32,
-        bytes: &'a [u8],
+        bytes: LongBytes<'a>,
     },
+}
+
+/// The bytes of a record that came in fragments.
+pub(crate) enum LongBytes<'a> {
+    Lent(&'a [u8]),
+    /// Whoever wants the memory too takes it out.
+    Given(&'a mut Vec<u8>),
+}
+
+impl<'a> LongBytes<'a> {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Given(bytes) => bytes,
+        }
+    }
+
+    pub fn into_slice(self) -> &'a [u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Given(bytes) => bytes,
+        }
+    }
 }
 
 impl Delivery<'_> {

@@ -12,13 +12,11 @@ use trihop_transport::protocol::wire::{BadRun, Records, Run, align8};
 use trihop_transport::topology::Rank;
 
 pub(crate) use deliveries::{Deliveries, NextDelivery};
-pub(crate) use delivery::Delivery;
+pub(crate) use delivery::{Delivery, LongBytes};
 pub(crate) use handover::{Calls, Chunk, Handover};
 pub(crate) use overfilled::{note_overfilled, take_overfilled};
 pub(crate) use queue::{DeliveryQueue, Entry};
-pub(crate) use reassembly::{
-    Assembled, LONGEST_ITEM, MIN_FRAGMENT_FRAME, Reassembly, SPARE_BYTES, aligned,
-};
+pub(crate) use reassembly::{Assembled, LONGEST_ITEM, MIN_FRAGMENT_FRAME, Reassembly, aligned};
 
 /// A record as its receiver sees it.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +66,7 @@ impl<'a> Messages<'a> {
                 run.records().try_for_each(|record| record.map(drop))?;
                 RecordsOf::Run(run.records())
             }
-            Delivery::Record { kind, bytes, .. } => RecordsOf::One(kind, bytes),
+            Delivery::Record { kind, bytes, .. } => RecordsOf::One(kind, bytes.into_slice()),
         };
         Ok(Self {
             source,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
 
-use super::{Delivery, items_of};
+use super::{Delivery, LongBytes, items_of};
 use crate::config::StreamOptions;
 use crate::queue::spare::{Spare, bytes_of};
 
@@ -80,7 +80,7 @@ impl Entry {
             Some((source, kind)) => take(Delivery::Record {
                 source,
                 kind,
-                bytes,
+                bytes: LongBytes::Lent(bytes),
             }),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         }
@@ -143,7 +143,7 @@ impl DeliveryQueue {
                 source,
                 kind,
                 bytes,
-            } => (*bytes, 1, Some((*source, *kind))),
+            } => (bytes.as_slice(), 1, Some((*source, *kind))),
         };
         let words = self.spare.take(bytes.len().div_ceil(8));
         let mut words = words.map_err(|_| BadRun::NoMemory(bytes.len()))?;
@@ -232,7 +232,7 @@ mod tests {
         let record = Delivery::Record {
             source: 1,
             kind: 2,
-            bytes: b"abc",
+            bytes: LongBytes::Lent(b"abc"),
         };
         assert!(queue.admit(9, 72), "one run always may come");
         queue.push(&record).unwrap();

@@ -8,8 +8,8 @@ use trihop_transport::protocol::wire::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::queue::Input;
-use crate::queue::spare::{Spare, bytes_of};
+use crate::queue::spare::bytes_of;
+use crate::queue::{Input, long_buffers};
 
 /// A record that arrives in fragments over one lane or link.
 #[derive(Debug)]
@@ -72,17 +72,11 @@ pub(crate) enum Assembled {
     Later,
 }
 
-/// Memory that may be kept for the next long record, in bytes. Longer records pay an allocation
-/// with their length.
-pub(crate) const SPARE_BYTES: usize = 1 << 20;
-
-/// Records in reassembly, one per inbound lane or link at most, of `limit_bytes` together (one
-/// always may); of these, an eighth at most is for buffers that wait to be used again, or that are
-/// larger than their record.
+/// Records in reassembly, one per inbound lane or link at most, in buffers of `limit_bytes`
+/// together (one always may).
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     partials: HashMap<Input, Partial>,
-    spare: Spare<u8>,
     reserved_bytes: usize,
     limit_bytes: usize,
     max_record_bytes: usize,
@@ -90,13 +84,10 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
-        // Kept once, and once more as what a kept buffer has too much.
-        let spare_bytes = (limit_bytes / 16).min(SPARE_BYTES);
         Self {
             partials: HashMap::new(),
-            spare: Spare::new(spare_bytes),
             reserved_bytes: 0,
-            limit_bytes: limit_bytes - 2 * spare_bytes,
+            limit_bytes,
             max_record_bytes,
         }
     }
@@ -131,7 +122,7 @@ impl Reassembly {
                 0 => total,
                 _ => head + align8(total),
             };
-            let mut bytes = self.spare.take(room).map_err(|_| BadRun::NoMemory(room))?;
+            let mut bytes = long_buffers::take(room).map_err(|_| BadRun::NoMemory(room))?;
             self.reserved_bytes += bytes_of(&bytes);
             bytes.resize(head, 0);
             let partial = Partial {
@@ -166,11 +157,6 @@ impl Reassembly {
             (false, false) => Ok(Assembled::Growing),
             _ => Err(BadRun::Fragment("fragments do not add up to the record")),
         }
-    }
-
-    /// The bytes of a whole record that was handed over, for the next one.
-    pub fn give_back(&mut self, bytes: Vec<u8>) {
-        self.spare.give_back(bytes);
     }
 }
 
@@ -253,7 +239,6 @@ mod tests {
             b"0123456789abc"
         );
         assert!(crate::deliver::items_of(&run, 17).is_err());
-        reassembly.give_back(frame);
         assert_eq!(reassembly.reserved_bytes(), 0);
     }
 

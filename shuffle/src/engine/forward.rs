@@ -10,8 +10,8 @@ use super::outbound::Outbound;
 use super::outbox::Outbox;
 use super::rounds::Rounds;
 use super::sink::{Handlers, Sink};
-use crate::deliver::{Assembled, Delivery, Reassembly, aligned};
-use crate::queue::Input;
+use crate::deliver::{Assembled, Delivery, LongBytes, Reassembly, aligned};
+use crate::queue::{Input, long_buffers};
 use crate::route::{EndpointId, Stage};
 use crate::stats::Stats;
 
@@ -226,18 +226,18 @@ impl<H: Handlers> Forwarding<'_, H> {
                 let lies = aligned(&frame, &mut copy)?;
                 let (run, _) = Run::split(lies, self.outs[self.own].size())?;
                 self.hand_over(Delivery::Run(run), 0, 1)?;
-                self.reassembly.give_back(frame);
+                long_buffers::keep(frame);
                 Ok(true)
             }
-            Assembled::Whole(record) => {
+            Assembled::Whole(mut record) => {
                 let (source, kind) = (record.source, record.kind);
                 let delivery = Delivery::Record {
                     source,
                     kind,
-                    bytes: &record.bytes,
+                    bytes: LongBytes::Given(&mut record.bytes),
                 };
                 self.hand_over(delivery, 0, 1)?;
-                self.reassembly.give_back(record.bytes);
+                long_buffers::keep(record.bytes);
                 Ok(true)
             }
         }

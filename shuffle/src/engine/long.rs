@@ -8,10 +8,8 @@ use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
 use super::queues::Queues;
-use crate::deliver::SPARE_BYTES;
 use crate::error::{Error, Result};
-use crate::queue::Input;
-use crate::queue::spare::Spare;
+use crate::queue::{Input, long_buffers};
 use crate::route::Stage;
 
 /// A record that has not left completely.
@@ -21,10 +19,49 @@ struct Large {
     others: Targets,
     kind: u32,
     total: usize,
-    /// What had not left when the record was taken (all of it where others are to get it too); the
-    /// first `moved` bytes of it have since.
-    rest: Vec<u8>,
-    moved: usize,
+    rest: Rest,
+}
+
+/// What has not left of a record.
+enum Rest {
+    /// From byte `moved` on. Where others are to get the record too, it is all of it.
+    Kept { bytes: Vec<u8>, moved: usize },
+    /// The last so many bytes. Its sender has them, and goes on with them itself.
+    Lent(usize),
+}
+
+/// A record of two pieces.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub bytes: &'a [u8],
+    pub tail: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, tail: &[] }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.tail.len()
+    }
+
+    /// Its last `left` bytes.
+    fn last(&self, left: usize) -> Self {
+        let from = self.len() - left;
+        let in_tail = from.saturating_sub(self.bytes.len());
+        Self {
+            bytes: self.bytes.get(from..).unwrap_or_default(),
+            tail: &self.tail[in_tail..],
+        }
+    }
+
+    /// Its first bytes, as many as fit `into`, of which there are so many.
+    fn read(&self, into: &mut [u8]) {
+        let (first, rest) = into.split_at_mut(into.len().min(self.bytes.len()));
+        first.copy_from_slice(&self.bytes[..first.len()]);
+        rest.copy_from_slice(&self.tail[..rest.len()]);
+    }
 }
 
 /// Ranks that get a record one after the other.
@@ -42,6 +79,15 @@ impl Targets {
             next: 0,
             end: size,
             skipped,
+        }
+    }
+
+    /// None.
+    fn none() -> Self {
+        Self {
+            next: 0,
+            end: 0,
+            skipped: None,
         }
     }
 
@@ -69,21 +115,17 @@ impl Iterator for Targets {
 }
 
 impl Large {
-    fn left(&self) -> &[u8] {
-        &self.rest[self.moved..]
-    }
-
-    /// Bytes of the whole record that have left.
-    fn done(&self) -> usize {
-        self.total - self.left().len()
+    fn left_bytes(&self) -> usize {
+        match &self.rest {
+            Rest::Kept { bytes, moved } => bytes.len() - moved,
+            Rest::Lent(bytes) => *bytes,
+        }
     }
 }
 
 /// The long record that is being sent, if one is.
 pub(crate) struct LongRecords {
     pending: Option<Large>,
-    /// For the rest of the next one.
-    spare: Spare<u8>,
     /// This rank.
     source: u32,
     frame_bytes: usize,
@@ -95,7 +137,6 @@ impl LongRecords {
     pub fn new(source: u32, frame_bytes: usize) -> Self {
         Self {
             pending: None,
-            spare: Spare::new(SPARE_BYTES),
             source,
             frame_bytes,
             moved_bytes: 0,
@@ -110,7 +151,7 @@ impl LongRecords {
 
     /// Bytes that have not left towards the rank that gets the record now.
     pub fn left_bytes(&self) -> usize {
-        self.pending.as_ref().map_or(0, |large| large.left().len())
+        self.pending.as_ref().map_or(0, Large::left_bytes)
     }
 
     /// Bytes that have left since the start.
@@ -132,21 +173,17 @@ impl LongRecords {
     ) -> Result<bool> {
         debug_assert!(self.is_empty(), "one record at a time");
         // Before anything leaves: a record that has begun must be able to go on.
-        let mut rest = self
-            .spare
-            .take(payload.len())
-            .map_err(|_| Error::NoMemory {
-                bytes: payload.len(),
-            })?;
+        let bytes = payload.len();
+        let mut rest = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
         let mut begun = false;
         while let Some(target) = targets.next() {
-            let done = self.push(queues, target, kind, payload.len(), 0, payload);
+            let done = self.push(queues, (target, kind), bytes, Record::of(payload));
             if done == 0 && !begun {
-                self.spare.give_back(rest);
+                long_buffers::keep(rest);
                 return Ok(false);
             }
             begun = true;
-            if done < payload.len() {
+            if done < bytes {
                 let more = { targets }.next().is_some();
                 let gone = if more { 0 } else { done };
                 rest.extend_from_slice(&payload[gone..]);
@@ -154,15 +191,96 @@ impl LongRecords {
                     target,
                     others: targets,
                     kind,
-                    total: payload.len(),
-                    rest,
-                    moved: done - gone,
+                    total: bytes,
+                    rest: Rest::Kept {
+                        bytes: rest,
+                        moved: done - gone,
+                    },
                 });
                 return Ok(true);
             }
         }
-        self.spare.give_back(rest);
+        long_buffers::keep(rest);
         Ok(true)
+    }
+
+    /// As [`LongRecords::send`], to one rank, with the memory of the record, which is taken where
+    /// something of it has to wait.
+    pub fn send_given(
+        &mut self,
+        queues: &mut Queues,
+        target: Rank,
+        kind: u32,
+        record: &mut Vec<u8>,
+    ) -> bool {
+        if !self.lend(queues, target, kind, Record::of(record)) {
+            return false;
+        }
+        let left = self.left_bytes();
+        if let Some(large) = &mut self.pending {
+            let bytes = std::mem::take(record);
+            let moved = bytes.len() - left;
+            large.rest = Rest::Kept { bytes, moved };
+        }
+        true
+    }
+
+    /// Takes a record for one rank, while none is left, as far as there is room; the rest stays the
+    /// caller's, who [goes on](LongRecords::go_on_lent) with it until none is left, or has it
+    /// [kept](LongRecords::keep_lent). False when not even its beginning has room.
+    pub fn lend(
+        &mut self,
+        queues: &mut Queues,
+        target: Rank,
+        kind: u32,
+        record: Record<'_>,
+    ) -> bool {
+        debug_assert!(self.is_empty(), "one record at a time");
+        let total = record.len();
+        let done = self.push(queues, (target, kind), total, record);
+        if done > 0 && done < total {
+            self.pending = Some(Large {
+                target,
+                others: Targets::none(),
+                kind,
+                total,
+                rest: Rest::Lent(total - done),
+            });
+        }
+        done > 0
+    }
+
+    /// Goes on with the record that was lent; true when none is left.
+    pub fn go_on_lent(&mut self, queues: &mut Queues, record: Record<'_>) -> bool {
+        let Some(mut large) = self.pending.take() else {
+            return true;
+        };
+        if let Rest::Lent(left) = &mut large.rest {
+            let to = (large.target, large.kind);
+            *left -= self.push(queues, to, large.total, record.last(*left));
+            if *left == 0 {
+                return true;
+            }
+        }
+        self.pending = Some(large);
+        false
+    }
+
+    /// Copies what is left of the record that was lent; false where there is no memory for it.
+    pub fn keep_lent(&mut self, record: Record<'_>) -> bool {
+        let Some(Large { rest, .. }) = &mut self.pending else {
+            return true;
+        };
+        if let Rest::Lent(left) = *rest {
+            let Ok(mut bytes) = long_buffers::take(left) else {
+                return false;
+            };
+            let left = record.last(left);
+            bytes.extend_from_slice(left.bytes);
+            bytes.extend_from_slice(left.tail);
+            *rest = Rest::Kept { bytes, moved: 0 };
+        }
+        true
     }
 
     /// Goes on with the record; true when none is left.
@@ -171,41 +289,40 @@ impl LongRecords {
             return true;
         };
         loop {
-            large.moved += self.push(
-                queues,
-                large.target,
-                large.kind,
-                large.total,
-                large.done(),
-                large.left(),
-            );
-            if !large.left().is_empty() {
+            let Rest::Kept { bytes, moved } = &mut large.rest else {
+                self.pending = Some(large);
+                return false;
+            };
+            let (to, left) = ((large.target, large.kind), Record::of(&bytes[*moved..]));
+            *moved += self.push(queues, to, large.total, left);
+            if *moved < bytes.len() {
                 self.pending = Some(large);
                 return false;
             }
+            *moved = 0;
             let Some(next) = large.others.next() else {
-                self.spare.give_back(large.rest);
+                if let Rest::Kept { bytes, .. } = large.rest {
+                    long_buffers::keep(bytes);
+                }
                 return true;
             };
             large.target = next;
-            large.moved = 0;
         }
     }
 
-    /// Sends to one rank as many fragments as fit; `data` is the record from byte `done` on.
+    /// Sends to one rank as many fragments as fit of what is `left` of a record of `total` bytes.
     /// Returns the bytes that left.
     fn push(
         &mut self,
         queues: &mut Queues,
-        target: Rank,
-        kind: u32,
+        (target, kind): (Rank, u32),
         total: usize,
-        done: usize,
-        data: &[u8],
+        left: Record<'_>,
     ) -> usize {
-        let mut left = data;
-        while !left.is_empty() {
-            let first = done == 0 && left.len() == data.len();
+        let before = left.len();
+        let mut left = left;
+        while left.len() > 0 {
+            let first = left.len() == total;
             let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
             let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head);
             // Every fragment but the last fills its frame, so that only the last one is padded.
@@ -242,7 +359,7 @@ impl LongRecords {
                     space[at..at + head].copy_from_slice(fragment.as_bytes());
                     at += head;
                 }
-                space[at..at + piece].copy_from_slice(&left[..piece]);
+                left.read(&mut space[at..at + piece]);
                 space[at + piece..].fill(0);
             };
             let pushed = queues.push_with(
@@ -256,10 +373,33 @@ impl LongRecords {
             if pushed != Some(true) {
                 break;
             }
-            left = &left[piece..];
+            left = left.last(left.len() - piece);
         }
-        let moved = data.len() - left.len();
+        let moved = before - left.len();
         self.moved_bytes += moved as u64;
         moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_two_pieces_reads_as_one_wherever_it_is_cut() {
+        let whole = *b"0123456789";
+        for cut in 0..=whole.len() {
+            let (bytes, tail) = whole.split_at(cut);
+            let record = Record { bytes, tail };
+            for left in 0..=record.len() {
+                let last = record.last(left);
+                assert_eq!(last.len(), left);
+                for count in 0..=left {
+                    let mut read = vec![0; count];
+                    last.read(&mut read);
+                    assert_eq!(read, whole[whole.len() - left..][..count]);
+                }
+            }
+        }
     }
 }

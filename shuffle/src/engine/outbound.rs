@@ -2,6 +2,7 @@
 
 mod gathered;
 mod handlers;
+mod lent;
 mod reserve;
 mod spilling;
 mod steps;

@@ -92,7 +92,8 @@ impl Heard {
                 }
             }
             Delivery::Record { kind, bytes, .. } => {
-                self.0.push_back((source, *kind, bytes.to_vec()));
+                let bytes = bytes.as_slice().to_vec();
+                self.0.push_back((source, *kind, bytes));
             }
         }
         Ok(())

@@ -143,7 +143,7 @@ pub(crate) fn each_message(
             let message = Message {
                 source: Rank(source),
                 kind,
-                bytes,
+                bytes: bytes.into_slice(),
             };
             take(message, true)?;
             Ok(1)
@@ -299,6 +299,37 @@ mod tests {
         shuffle.fence().unwrap();
         assert_eq!((answered.get(), answers.get()), (126, 126));
     }
+
+    #[test]
+    fn a_long_record_that_nobody_takes_is_its_senders_again_when_the_send_returns() {
+        let job = Job::start(Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        })
+        .unwrap();
+        let options = StreamOptions {
+            deliverq_max: 1,
+            ..StreamOptions::default()
+        };
+        let shuffle = job.shuffle("long").options(options).open().unwrap();
+        let mut record = vec![1; 300_000];
+        shuffle.send(Rank(0), 0, &record).unwrap();
+        // The first one fills the delivery queue, so most of this one finds no room.
+        record.fill(2);
+        shuffle.send(Rank(0), 1, &record).unwrap();
+        record.fill(3);
+        let mut taken = Vec::new();
+        while taken.len() < 2 {
+            shuffle
+                .take(|message| taken.push((message.kind, message.bytes.to_vec())))
+                .unwrap();
+        }
+        let sent = [(0, vec![1; 300_000]), (1, vec![2; 300_000])];
+        assert!(taken == sent, "not as they were sent");
+        shuffle.shutdown().unwrap();
+        job.shutdown().unwrap();
+    }
+
     #[test]
     fn streams_of_a_higher_priority_are_served_first() {
         let heard = std::cell::RefCell::new(Vec::new());

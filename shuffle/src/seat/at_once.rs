@@ -2,9 +2,10 @@
 
 use trihop_transport::topology::Rank;
 
-use super::Seating;
 use super::calls::{Handle, check_open};
+use super::{MAYBE_LONG, Seating};
 use crate::engine::at_once::OwnSend;
+use crate::engine::long::Record;
 use crate::engine::outbound::Pushes;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
@@ -80,6 +81,9 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
             return Ok(());
+        }
+        if bytes.len() >= MAYBE_LONG && self.sends_lent(bytes.len())? {
+            return self.send_lent(target, kind, Record { bytes, tail: &[] });
         }
         self.send(
             |out| out.try_send(target, kind, bytes),

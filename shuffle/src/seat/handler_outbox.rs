@@ -29,6 +29,12 @@ pub(crate) trait HandlerOutbox {
     fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.send_by(|out| out.send_or_spill(target, kind, bytes))
     }
+
+    /// As [`HandlerOutbox::send`], with the memory of the record, which is taken where that saves a
+    /// copy.
+    fn send_given(&mut self, target: Rank, kind: u32, record: &mut Vec<u8>) -> Result<()> {
+        self.send_by(|out| out.send_or_spill_given(target, kind, record))
+    }
 }
 
 /// Of a handler that is called with the engine in use.

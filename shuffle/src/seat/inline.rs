@@ -235,19 +235,21 @@ impl<'h> Inline<'h> {
             .map_err(|error| state.fail(error))
     }
 
-    /// Makes progress until `done` gives a value.
+    /// Makes progress until `done` gives a value; `None` where it would have to sleep for that, and
+    /// does not.
     fn wait_until<T>(
         &self,
         what: &'static str,
+        sleeps: bool,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
         patience: &mut Patience,
-    ) -> Result<T> {
+    ) -> Result<Option<T>> {
         let wait_is_over = || self.0.backoff.borrow_mut().reset();
         wait_is_over(); // that of another call
         loop {
             let mut state = self.state(what)?;
             if let Some(value) = done(&mut state)? {
-                return Ok(value);
+                return Ok(Some(value));
             }
             self.check_not_taking(what)?;
             state.check_failure()?;
@@ -255,7 +257,7 @@ impl<'h> Inline<'h> {
                 Ok(worked) => worked,
                 // Who has got what this waits for may end at once, and is no failure of this call.
                 Err(error) => match done(&mut state) {
-                    Ok(Some(value)) => return Ok(value),
+                    Ok(Some(value)) => return Ok(Some(value)),
                     _ => return Err(error),
                 },
             };
@@ -275,6 +277,7 @@ impl<'h> Inline<'h> {
             match step {
                 Step::Spin => std::hint::spin_loop(),
                 Step::Yield => std::thread::yield_now(),
+                Step::Park if !sleeps => return Ok(None),
                 Step::Park => self.sleep(what, false)?,
             }
         }
@@ -404,11 +407,20 @@ impl<'h> Seating for Inline<'h> {
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut patience = Patience::default();
-        let outcome = self.wait_until(what, done, &mut patience);
+        let outcome = self.wait_until(what, true, done, &mut patience);
+        let outcome = outcome.map(|value| value.expect("a wait that sleeps ends with a value"));
         if patience.has_waited() {
             self.look(|state| state.end_wait(&mut patience, what));
         }
         outcome
+    }
+
+    fn wait_awake<T>(
+        &self,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        self.wait_until(what, false, done, &mut Patience::default())
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {

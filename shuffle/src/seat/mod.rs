@@ -11,6 +11,7 @@ mod collective;
 mod end;
 mod handler_outbox;
 mod inline;
+mod lent;
 mod open;
 mod park;
 mod relay;
@@ -44,6 +45,7 @@ pub(crate) use collective::{
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
+pub(crate) use lent::MAYBE_LONG;
 pub(crate) use open::open;
 pub(crate) use park::{NAP, Park};
 pub(crate) use relay::relay;
@@ -153,6 +155,16 @@ pub(crate) trait Seating: Clone {
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T>;
+
+    /// As [`Seating::wait`], but `None` where that would sleep.
+    ///
+    /// # Errors
+    /// As that.
+    fn wait_awake<T>(
+        &self,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<Option<T>>;
 
     /// A call hands out deliveries from now on, without using the state.
     ///

@@ -295,7 +295,7 @@ impl ChannelsBuilder {
             Box::new(move |delivery, calls, mut handle| {
                 let take = |message: Message<'_>, _| {
                     let mut outcome = Ok(());
-                    let take = || outcome = office.take(message, &mut handle);
+                    let take = || outcome = office.take_message(message, &mut handle);
                     let goes_on = calls.make(1, take);
                     outcome.map(|()| goes_on)
                 };

@@ -392,7 +392,16 @@ impl Seating for Threaded {
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        self.shared.engine.wait(what, done)
+        let value = self.shared.engine.wait(what, true, done)?;
+        Ok(value.expect("a wait that sleeps ends with a value"))
+    }
+
+    fn wait_awake<T>(
+        &self,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        self.shared.engine.wait(what, false, done)
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {

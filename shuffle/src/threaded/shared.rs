@@ -416,11 +416,14 @@ impl SharedEngine {
         Ok(())
     }
 
+    /// Makes progress until `done` gives a value; `None` where it would have to sleep for that, and
+    /// does not.
     pub fn wait<T>(
         &self,
         what: &'static str,
+        sleeps: bool,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
-    ) -> Result<T> {
+    ) -> Result<Option<T>> {
         let mut turn = self.take();
         let mut looking = Looking::new(self.spin);
         let mut patience = Patience::default();
@@ -430,7 +433,7 @@ impl SharedEngine {
         // for may end at once, and is no failure of this call.
         let outcome = loop {
             match done(&mut turn.job) {
-                Ok(Some(value)) => break Ok(value),
+                Ok(Some(value)) => break Ok(Some(value)),
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
@@ -440,7 +443,7 @@ impl SharedEngine {
             let worked = match self.round(&mut turn) {
                 Ok(worked) => worked,
                 Err(error) => match done(&mut turn.job) {
-                    Ok(Some(value)) => break Ok(value),
+                    Ok(Some(value)) => break Ok(Some(value)),
                     _ => break Err(error),
                 },
             };
@@ -456,6 +459,7 @@ impl SharedEngine {
             match looking.next(&turn.yields, fresh) {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
+                Step::Park if !sleeps => break Ok(None),
                 Step::Park => {
                     if turn.sleep == Sleep::Awake {
                         turn.newcomer = true;

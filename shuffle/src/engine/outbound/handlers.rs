@@ -114,7 +114,7 @@ impl Outbound {
 
     /// What must leave before a record for `target` that is not gathered leaves, or is spilled
     /// before it.
-    fn make_way_or_spill(&mut self, target: Rank) -> Result<()> {
+    pub(super) fn make_way_or_spill(&mut self, target: Rank) -> Result<()> {
         match self.runs.open_run_of(target.0) {
             Some(slot) => self.emit_or_spill(slot),
             None => Ok(()),

@@ -2,10 +2,12 @@
 
 use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
+use trihop_transport::topology::Rank;
 
-use super::wire::OPENING_BYTES;
+use super::wire::{OPENING_BYTES, Payload};
 use super::{Channels, Office};
 use crate::config::StreamOptions;
+use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
 use crate::face::shuffle::{ShuffleBuilder, each_message};
@@ -88,11 +90,21 @@ impl<'h> ChannelsBuilder<Inline<'h>> {
     pub fn open(self) -> Result<Channels<Inline<'h>>> {
         self.open_by(|office| {
             Box::new(move |delivery, done, outbox| {
+                if let Delivery::Record {
+                    source,
+                    kind,
+                    bytes: LongBytes::Given(bytes),
+                } = delivery
+                {
+                    let record = Payload::Owned(std::mem::take(bytes));
+                    office.take(Rank(source), kind, record, outbox)?;
+                    return Ok(1);
+                }
                 each_message(delivery, done, |message, first| {
                     if !first && outbox.has_overfilled() {
                         return Ok(false);
                     }
-                    office.take(message, outbox)?;
+                    office.take_message(message, outbox)?;
                     Ok(true)
                 })
             })

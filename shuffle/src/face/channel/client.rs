@@ -7,7 +7,7 @@ use super::descriptor::Descriptor;
 use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
-use super::wire::{About, AnswerHead, Ended, Request, Status, parse_limits};
+use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, parse_limits};
 use crate::error::Error;
 
 /// Ports of a rank, at most.
@@ -363,7 +363,7 @@ impl Client {
         &mut self,
         rank: u32,
         head: AnswerHead,
-        bytes: Bytes<'_>,
+        bytes: Payload<'_>,
     ) -> Result<Effects, &'static str> {
         let mut effects = Effects::default();
         let spare = std::mem::take(&mut self.spare);
@@ -392,26 +392,11 @@ impl Client {
 #[cfg(test)]
 mod tests;
 
-/// The bytes behind an answer.
-pub(super) enum Bytes<'a> {
-    Borrowed(&'a [u8]),
-    Owned(Vec<u8>),
-}
-
-impl Bytes<'_> {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
 impl Port {
     fn answer(
         &mut self,
         head: AnswerHead,
-        bytes: Bytes<'_>,
+        bytes: Payload<'_>,
         mut spare: Spare,
         effects: &mut Effects,
     ) -> Result<Spare, &'static str> {
@@ -453,8 +438,8 @@ impl Port {
         let message = is_message.then(|| Stored {
             about: head.about,
             bytes: match bytes {
-                Bytes::Borrowed(bytes) => spare.copy(bytes),
-                Bytes::Owned(bytes) => bytes,
+                Payload::Borrowed(bytes) => spare.copy(bytes),
+                Payload::Owned(bytes) => bytes,
             },
             receipt: None,
         });

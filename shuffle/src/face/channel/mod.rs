@@ -5,6 +5,7 @@
 //! is a state machine ([`owner`]); what it has asked of others is another one ([`client`]).
 
 mod asked;
+mod buffer;
 mod builder;
 mod client;
 mod descriptor;
@@ -27,15 +28,16 @@ use crate::face::shuffle::Shuffle;
 use crate::seat::{Handle, Seat};
 use crate::stats::Stats;
 pub use asked::Asked;
+pub use buffer::Buffer;
 pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
 pub(crate) use office::Office;
 use office::{News, with_request};
-use owner::{Gate, Owner, Payload};
+use owner::{Gate, Owner};
 pub use poll::{ChannelKind, Poll};
 pub use port::{Channel, Received};
 pub use terms::{ChannelLimits, Return, Timeout};
-use wire::Request;
+use wire::{Payload, Request};
 
 /// The channels of a job on one rank: makes channels, and attaches to those of others. Clones are
 /// handles of the same.
@@ -328,7 +330,11 @@ impl<S: Seat> Channels<S> {
     /// Tells others what the owner has for them. Nothing is waited for, and no progress made: the
     /// owner is in use.
     fn tell(&self, owner: &mut Owner) -> News {
-        (self.office).tell(owner, |rank, kind, record| self.put(rank, kind, record))
+        (self.office).tell(owner, |rank, kind, record| {
+            self.handle.with_out("an answer of a channel", |out| {
+                out.send_or_spill_given(rank, kind, record)
+            })
+        })
     }
 
     /// Wakes those who wait on this rank.

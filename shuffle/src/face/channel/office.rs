@@ -10,9 +10,9 @@ use std::time::Instant;
 use trihop_transport::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trihop_transport::topology::Rank;
 
-use super::client::{Bytes, Client, Effects};
-use super::owner::{Owner, Payload};
-use super::wire::{AnswerHead, Request, kinds};
+use super::client::{Client, Effects};
+use super::owner::Owner;
+use super::wire::{AnswerHead, Payload, Request, kinds};
 use crate::deliver::Message;
 use crate::engine::BadRun;
 use crate::error::{Error, Result};
@@ -80,16 +80,17 @@ impl Office {
         }
     }
 
-    /// Tells askers what the owner has for them, others by `send`, which does not wait.
+    /// Tells askers what the owner has for them, others by `send`, which does not wait, and may take
+    /// the memory of the record.
     pub(super) fn tell(
         &self,
         owner: &mut Owner,
-        mut send: impl FnMut(Rank, u32, &[u8]) -> Result<()>,
+        mut send: impl FnMut(Rank, u32, &mut Vec<u8>) -> Result<()>,
     ) -> News {
         let mut news = News::default();
         while let Some(answer) = owner.take_answer() {
             if answer.to == self.rank {
-                let bytes = Bytes::Owned(answer.bytes.unwrap_or_default());
+                let bytes = Payload::Owned(answer.bytes.unwrap_or_default());
                 let effects = self.client().answer(self.rank, answer.head, bytes);
                 match effects {
                     Ok(effects) => {
@@ -104,14 +105,18 @@ impl Office {
                 }
                 continue;
             }
-            let sent = with_scratch(|record| {
+            let mut send = |record: &mut Vec<u8>| {
                 answer.head.write(record);
-                record.extend_from_slice(answer.bytes.as_deref().unwrap_or_default());
                 send(Rank(answer.to), kinds::ANSWER, record)
-            });
-            if let Some(bytes) = answer.bytes {
-                owner.spare(bytes);
-            }
+            };
+            let sent = match answer.bytes {
+                None => with_scratch(send),
+                Some(mut record) => {
+                    let sent = send(&mut record);
+                    owner.spare(record);
+                    sent
+                }
+            };
             self.note_failure(sent);
         }
         news
@@ -143,22 +148,30 @@ impl Office {
         waker
     }
 
-    /// Takes a record of the stream.
-    pub fn take(
+    /// As [`Office::take`].
+    pub fn take_message(
         &self,
         message: Message<'_>,
         outbox: &mut impl HandlerOutbox,
     ) -> Result<(), BadRun> {
-        let Message {
-            source,
-            kind,
-            bytes,
-        } = message;
+        let record = Payload::Borrowed(message.bytes);
+        self.take(message.source, message.kind, record, outbox)
+    }
+
+    /// Takes a record of the stream.
+    pub(super) fn take(
+        &self,
+        source: Rank,
+        kind: u32,
+        record: Payload<'_>,
+        outbox: &mut impl HandlerOutbox,
+    ) -> Result<(), BadRun> {
         let bad = |why| no_value(source, why);
         if kind == kinds::ANSWER {
-            let (head, bytes) =
-                AnswerHead::parse(bytes).ok_or_else(|| bad("no answer of a channel's owner"))?;
-            let effects = self.client().answer(source.0, head, Bytes::Borrowed(bytes));
+            let parsed = AnswerHead::parse(record.as_slice());
+            let (head, bytes) = parsed.ok_or_else(|| bad("no answer of a channel's owner"))?;
+            let bytes = bytes.len();
+            let effects = self.client().answer(source.0, head, record.first(bytes));
             let waker = self.follow(head.port, effects.map_err(bad)?, |request, bytes| {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send(source, kind, record)
@@ -169,14 +182,13 @@ impl Office {
             waker.into_iter().for_each(Waker::wake);
             return Ok(());
         }
-        let (request, bytes) =
-            Request::parse(kind, bytes).ok_or_else(|| bad("no request to a channel's owner"))?;
+        let parsed = Request::parse(kind, record.as_slice());
+        let (request, bytes) = parsed.ok_or_else(|| bad("no request to a channel's owner"))?;
+        let bytes = bytes.len();
         let mut owner = self.owner();
-        let taken = owner.take(source.0, request, Payload::Borrowed(bytes), || {
-            self.now_ns()
-        });
-        let news = self.tell(&mut owner, |rank, kind, bytes| {
-            outbox.send(rank, kind, bytes)
+        let taken = owner.take(source.0, request, record.first(bytes), || self.now_ns());
+        let news = self.tell(&mut owner, |rank, kind, record| {
+            outbox.send_given(rank, kind, record)
         });
         drop(owner);
         if news.is_any {
@@ -194,8 +206,8 @@ pub(super) fn with_request<R>(
     send: impl FnOnce(u32, &[u8]) -> R,
 ) -> R {
     with_scratch(|record| {
-        let kind = request.write(record);
         record.extend_from_slice(bytes);
+        let kind = request.write(record);
         send(kind, record)
     })
 }

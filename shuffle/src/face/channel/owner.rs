@@ -9,7 +9,7 @@ mod tests;
 
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
-use super::wire::{About, AnswerHead, Ended, Request, Status, write_limits};
+use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, write_limits};
 pub(super) use gate::Gate;
 use ports::Ports;
 pub(super) use ports::{Answer, Spare};
@@ -18,12 +18,6 @@ pub(super) use queue::Stored;
 
 /// Channels of one owner, at most.
 const MOST_CHANNELS: usize = 1 << 16;
-
-/// The bytes of a message.
-pub(super) enum Payload<'a> {
-    Borrowed(&'a [u8]),
-    Owned(Vec<u8>),
-}
 
 /// A place for a channel.
 #[derive(Debug, Default)]

@@ -3,6 +3,7 @@
 use trihop_transport::sync::{Arc, OnceLock};
 use trihop_transport::topology::Rank;
 
+use super::buffer::Buffer;
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
@@ -11,9 +12,11 @@ use super::terms::{ChannelLimits, Return, Take, Timeout};
 use super::wait::{Limit, outcome};
 use super::wire::{HEAD_BYTES, Request};
 use super::{Channels, with_request};
+use crate::engine::long::Record;
 use crate::error::{Error, Result};
+use crate::face::codec::with_scratch;
 use crate::job::{Awaited, JobState};
-use crate::seat::Seat;
+use crate::seat::{MAYBE_LONG, Seat};
 
 pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
@@ -27,7 +30,7 @@ pub struct Received {
     /// The 32 bits that the sender gave with it.
     pub kind: u32,
     /// Its bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: Buffer,
 }
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
@@ -143,13 +146,20 @@ impl<S: Seat> Port<S> {
                         return Ok(id);
                     }
                     let target = self.descriptor.owner();
-                    let sent = with_request(request, bytes, |kind, record| match tries {
-                        true => handle.try_send(|out| out.try_send(target, kind, record)),
-                        false => handle.send(
-                            |out| out.try_send(target, kind, record),
-                            |out| out.send_or_spill(target, kind, record),
-                        ),
-                    });
+                    let is_lent = !tries && bytes.len() >= MAYBE_LONG;
+                    let sent = match is_lent && handle.sends_lent(bytes.len())? {
+                        true => with_scratch(|tail| {
+                            let kind = request.write(tail);
+                            handle.send_lent(target, kind, Record { bytes, tail })
+                        }),
+                        false => with_request(request, bytes, |kind, record| match tries {
+                            true => handle.try_send(|out| out.try_send(target, kind, record)),
+                            false => handle.send(
+                                |out| out.try_send(target, kind, record),
+                                |out| out.send_or_spill(target, kind, record),
+                            ),
+                        }),
+                    };
                     if let Err(error) = sent {
                         office.client().undo_send(self.number, length, id);
                         self.move_on(&error)?;
@@ -297,7 +307,7 @@ pub(super) fn received(answered: Answered) -> Received {
     Received {
         source: Rank(message.about.source),
         kind: message.about.kind,
-        bytes: message.bytes,
+        bytes: message.bytes.into(),
     }
 }
 

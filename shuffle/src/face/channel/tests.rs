@@ -65,6 +65,7 @@ macro_rules! on_both {
 mod events;
 mod gates;
 mod given_up;
+mod long;
 
 /// A channel that rank `owner` makes, on all ranks.
 fn shared<S: Seat>(

@@ -1,4 +1,5 @@
-//! Requests to owners of channels, and their answers, as records.
+//! Requests to owners of channels, and their answers, as records: the bytes of a message, and behind
+//! them what they are, so that a message stays where it has come to lie.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,6 +23,32 @@ pub(super) mod kinds {
 /// Bytes of a record beside those of a message, at most: of an answer.
 pub(super) const HEAD_BYTES: usize = size_of::<RawAnswer>();
 
+/// The bytes of a message, or a record in which they are.
+pub(super) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Vec<u8>),
+}
+
+impl Payload<'_> {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Its first `count` bytes.
+    pub fn first(self, count: usize) -> Self {
+        match self {
+            Self::Borrowed(bytes) => Self::Borrowed(&bytes[..count]),
+            Self::Owned(mut bytes) => {
+                bytes.truncate(count);
+                Self::Owned(bytes)
+            }
+        }
+    }
+}
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawRequest {
@@ -39,7 +66,7 @@ struct RawRequest {
 
 const _: () = assert!(size_of::<RawRequest>() == 32);
 
-/// A request to an owner; the bytes of a message stand behind it.
+/// A request to an owner; the bytes of a message stand before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     Open {
@@ -90,7 +117,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// The kind of its record; its header goes behind what is in `bytes`.
+    /// The kind of its record, which goes behind what is in `bytes`.
     pub fn write(&self, bytes: &mut Vec<u8>) -> u32 {
         let (mut what, mut id, mut timeout_ns, mut word) = (0, 0, 0, 0);
         let (kind, port) = match *self {
@@ -157,9 +184,9 @@ impl Request {
         kind
     }
 
-    /// The request in a record of this kind, and the bytes behind it; `None` for what cannot be.
+    /// The request in a record of this kind, and the bytes before it; `None` for what cannot be.
     pub fn parse(kind: u32, bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (raw, rest) = RawRequest::ref_from_prefix(bytes).ok()?;
+        let (rest, raw) = RawRequest::ref_from_suffix(bytes).ok()?;
         let (port, what, id) = (raw.port.get(), raw.what.get(), raw.id.get());
         let (timeout_ns, word) = (raw.timeout_ns.get(), raw.word.get());
         let request = match kind {
@@ -277,7 +304,7 @@ struct RawAnswer {
 
 const _: () = assert!(size_of::<RawAnswer>() == 56);
 
-/// The head of an answer; the bytes of a message stand behind it.
+/// What an answer is; the bytes of a message stand before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AnswerHead {
     pub port: u32,
@@ -306,9 +333,9 @@ impl AnswerHead {
         bytes.extend_from_slice(raw.as_bytes());
     }
 
-    /// The head of an answer, and the bytes behind it; `None` for what cannot be.
+    /// What an answer is, and the bytes before that; `None` for what cannot be.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (raw, rest) = RawAnswer::ref_from_prefix(bytes).ok()?;
+        let (rest, raw) = RawAnswer::ref_from_suffix(bytes).ok()?;
         let head = Self {
             port: raw.port.get(),
             status: Status::of(raw.status.get())?,
@@ -379,8 +406,7 @@ mod tests {
             if let Some((head, rest)) = AnswerHead::parse(&bytes) {
                 let mut written = Vec::new();
                 head.write(&mut written);
-                prop_assert_eq!(&written[..], &bytes[..HEAD_BYTES]);
-                prop_assert_eq!(rest, &bytes[HEAD_BYTES..]);
+                prop_assert_eq!([rest, &written].concat(), bytes.clone());
             }
             if let Some(limits) = parse_limits(&bytes) {
                 let mut written = Vec::new();
@@ -391,10 +417,9 @@ mod tests {
     }
 
     #[test]
-    fn only_messages_have_bytes_behind_the_header() {
-        let mut bytes = Vec::new();
+    fn only_messages_have_bytes_before_the_request() {
+        let mut bytes = vec![0];
         let kind = Request::Want { port: 3 }.write(&mut bytes);
-        bytes.push(0);
         assert_eq!(Request::parse(kind, &bytes), None);
         assert!(Request::parse(kinds::SEND, &bytes).is_some());
         let limits = ChannelLimits::default();

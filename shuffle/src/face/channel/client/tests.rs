@@ -29,7 +29,7 @@ fn open(client: &mut Client) -> u32 {
     let mut limits = Vec::new();
     write_limits(&ChannelLimits::default(), &mut limits);
     let opening = answer(port, 0, About::default());
-    let opened = client.answer(OWNER, opening, Bytes::Borrowed(&limits));
+    let opened = client.answer(OWNER, opening, Payload::Borrowed(&limits));
     opened.map(drop).unwrap();
     assert_eq!(client.take_answer(port, 0).unwrap().status, Status::Done);
     port
@@ -49,7 +49,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
         kind: 9,
     };
     let head = answer(port, id, about);
-    let effects = client.answer(OWNER, head, Bytes::Borrowed(b"late"));
+    let effects = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     let Effects { back, close, .. } = effects.unwrap();
     let request = Request::GiveBack {
         port: AT_OWNER,
@@ -59,7 +59,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     };
     assert_eq!(back, Some((id, request, b"late".to_vec())));
     assert_eq!(close, None, "it would overtake the message");
-    let again = client.answer(OWNER, head, Bytes::Borrowed(b"late"));
+    let again = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     assert_eq!(again.err(), Some("a second answer to one request"));
     let close = Request::Close { port: AT_OWNER };
     assert_eq!(client.returned(port, id), Some(close));
@@ -77,7 +77,7 @@ fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     client.unasked.extend(requests);
     assert_eq!(client.close(port), None);
     let head = answer(port, id, About::default());
-    let effects = client.answer(OWNER, head, Bytes::Borrowed(&[]));
+    let effects = client.answer(OWNER, head, Payload::Borrowed(&[]));
     let Effects { back, close, .. } = effects.unwrap();
     assert_eq!((back, close), (None, None));
     let close = Request::Close { port: AT_OWNER };
@@ -95,7 +95,7 @@ fn who_tries_again_and_again_asks_for_room_once() {
         status: Status::Credit,
         ..answer(port, 0, About::default())
     };
-    let told = client.answer(OWNER, credit, Bytes::Borrowed(&[]));
+    let told = client.answer(OWNER, credit, Payload::Borrowed(&[]));
     told.map(drop).unwrap();
     assert!(client.want(port));
 }
@@ -116,7 +116,7 @@ fn what_was_acquired_for_nobody_goes_back() {
             ..answer(port, id, About::default())
         };
         client
-            .answer(OWNER, head, Bytes::Borrowed(&[]))
+            .answer(OWNER, head, Payload::Borrowed(&[]))
             .unwrap()
             .back
     };

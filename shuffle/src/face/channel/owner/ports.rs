@@ -3,22 +3,25 @@
 use std::collections::VecDeque;
 
 use super::super::terms::ChannelLimits;
-use super::super::wire::{AnswerHead, Ended, Status};
+use super::super::wire::{AnswerHead, Ended, HEAD_BYTES, Status};
 use super::queue::Stored;
+use crate::queue::long_buffers;
 
 /// Buffers that are kept for the next message, and the longest of them.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Buffers of messages that are gone, the last behind.
+/// Buffers of messages that are gone, the last behind. Longer ones than these the process keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(VecDeque<Vec<u8>>);
 
 impl Spare {
     /// Keeps a buffer, if it is worth it, in place of the oldest.
     pub fn put(&mut self, mut buffer: Vec<u8>) {
-        if !(1..=SPARE_BYTES).contains(&buffer.capacity()) {
-            return;
+        match buffer.capacity() {
+            0 => return,
+            1..=SPARE_BYTES => {}
+            _ => return long_buffers::keep(buffer),
         }
         if self.0.len() == SPARE_BUFFERS {
             self.0.pop_front();
@@ -27,15 +30,21 @@ impl Spare {
         self.0.push_back(buffer);
     }
 
-    /// The bytes, in a buffer that is not much longer: messages are counted by their bytes.
+    /// The bytes, in a buffer that is not much longer: messages are counted by their bytes. What an
+    /// answer says beside them has room behind them.
     pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
         if bytes.is_empty() {
             return Vec::new();
         }
-        let most = 2 * bytes.len() + 64;
-        let at = self.0.iter().rposition(|spare| spare.capacity() <= most);
-        let spare = at.and_then(|at| self.0.swap_remove_back(at));
-        let mut buffer = spare.unwrap_or_default();
+        let (room, most) = (bytes.len() + HEAD_BYTES, 2 * bytes.len() + 64);
+        let mut buffer = if room > SPARE_BYTES {
+            long_buffers::take(room).unwrap_or_default()
+        } else {
+            let at = self.0.iter().rposition(|spare| spare.capacity() <= most);
+            let spare = at.and_then(|at| self.0.swap_remove_back(at));
+            spare.unwrap_or_default()
+        };
+        buffer.reserve_exact(room);
         buffer.extend_from_slice(bytes);
         buffer
     }

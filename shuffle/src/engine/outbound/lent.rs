@@ -1,0 +1,68 @@
+//! Long records that leave out of the memory of whoever sends them: what has to wait of other
+//! records is copied.
+
+use trihop_transport::protocol::wire::{RECORD_HEADER_BYTES, RUN_HEADER_BYTES, align8};
+use trihop_transport::topology::Rank;
+
+use super::Outbound;
+use crate::engine::long::Record;
+use crate::error::Result;
+use crate::queue::audience::Audience;
+
+impl Outbound {
+    /// Whether a record of so many bytes fits no frame.
+    pub fn is_long(&self, bytes: usize) -> bool {
+        RUN_HEADER_BYTES + RECORD_HEADER_BYTES + align8(bytes) > self.frame_bytes
+    }
+
+    /// As [`Outbound::try_send`] of a long record, which stays the caller's: it goes on with it by
+    /// [`Outbound::go_on_lent`], unless true says that all of it has left.
+    pub fn try_lend(&mut self, target: Rank, kind: u32, record: Record<'_>) -> Result<bool> {
+        self.check(target, record.len())?;
+        self.check_not_ending("a send")?;
+        if !self.spill.is_empty() {
+            return self.refused();
+        }
+        self.make_way(target)?;
+        self.waits_since = self.sent;
+        if !self.long.lend(&mut self.queues, target, kind, record) {
+            return self.refused();
+        }
+        self.note_sent(record.len());
+        Ok(self.long.is_empty())
+    }
+
+    /// Goes on with the record that was lent; true when all of it has left.
+    pub fn go_on_lent(&mut self, record: Record<'_>) -> bool {
+        self.long.go_on_lent(&mut self.queues, record)
+    }
+
+    /// Copies what is left of the record that was lent, which is the caller's again; false where
+    /// there is no memory for that.
+    pub fn keep_lent(&mut self, record: Record<'_>) -> bool {
+        self.long.keep_lent(record)
+    }
+
+    /// As [`Outbound::send_or_spill`], with the memory of the record, which is taken where that
+    /// saves a copy.
+    pub fn send_or_spill_given(
+        &mut self,
+        target: Rank,
+        kind: u32,
+        record: &mut Vec<u8>,
+    ) -> Result<()> {
+        let bytes = record.len();
+        if !self.is_long(bytes) {
+            return self.send_or_spill(target, kind, record);
+        }
+        self.check(target, bytes)?;
+        self.make_way_or_spill(target)?;
+        let is_free = self.spill.is_empty() && self.go_on();
+        self.waits_since = if is_free { self.sent } else { self.waits_since };
+        if !is_free || !self.long.send_given(&mut self.queues, target, kind, record) {
+            self.spill_record(Audience::One(target), kind, record)?;
+        }
+        self.note_sent(bytes);
+        Ok(())
+    }
+}
