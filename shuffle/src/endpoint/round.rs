@@ -66,9 +66,6 @@ impl Engine {
             self.poll_link(&mut outcome);
         }
         for &at in &self.open {
-            if self.link.is_none() && self.streams[at].is_still(&self.outs[at]) {
-                continue;
-            }
             // `as_deref_mut` would fix the box's lifetime to this borrow's.
             let link = self.link.as_mut().map(|link| &mut **link as &mut dyn Link);
             outcome.note(self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns));
