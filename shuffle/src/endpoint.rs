@@ -6,6 +6,7 @@ mod membership;
 mod need;
 mod priorities;
 mod relay;
+mod round;
 mod sizes;
 
 pub(crate) use agreed::Agreed;
@@ -14,12 +15,11 @@ pub(crate) use need::Need;
 use sizes::check_item;
 pub(crate) use sizes::{StreamSizes, check_memory, is_on_demand};
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::protocol::tags::{self, TAG_BITS, Tags};
+use trihop_transport::protocol::tags::{TAG_BITS, Tags};
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
@@ -91,12 +91,6 @@ impl Prepared {
     pub fn segment_bytes(&self) -> usize {
         self.layout.segment_bytes()
     }
-}
-
-thread_local! {
-    /// Completions of the round of progress under way: one buffer for all engines of a thread,
-    /// empty between rounds.
-    static COMPLETIONS: Cell<Vec<Completion>> = const { Cell::new(Vec::new()) };
 }
 
 /// One rank's part of a job that never waits: its link, its streams, their common progress. The
@@ -552,65 +546,6 @@ impl Engine {
         Ok(self.id_of(stream))
     }
 
-    /// One bounded round of progress of all streams; true when anything moved.
-    ///
-    /// # Errors
-    /// The transport's, a bad peer's, and what a handler's send has failed with for want of memory.
-    pub fn round(&mut self, handlers: &mut impl Handlers, now_ns: u64) -> Result<bool> {
-        // A part that fails takes no other with it: what has come may be what a call waits for, and
-        // it comes no more.
-        let mut outcome = Ok(false);
-        if let Some(link) = self.link.as_deref_mut() {
-            // At the exit of the process the calling thread may have lost its buffer already.
-            let mut completions = COMPLETIONS.try_with(Cell::take).unwrap_or_default();
-            completions.append(&mut self.completions);
-            outcome = note(outcome, link.poll(&mut completions), |moved| moved > 0);
-            for completion in completions.drain(..) {
-                outcome = note(outcome, self.dispatch(completion), |()| false);
-            }
-            let _ = COMPLETIONS.try_with(|buffer| buffer.set(completions));
-        }
-        for &at in &self.open {
-            // `as_deref_mut` would fix the box's lifetime to this borrow's.
-            let link = self.link.as_mut().map(|link| &mut **link as &mut dyn Link);
-            let moved = self.streams[at].progress(&mut self.outs, at, handlers, link, now_ns);
-            outcome = note(outcome, moved, |moved| moved);
-        }
-        if self.topology.is_relay() {
-            outcome = note(outcome, self.join_rounds(), |moved| moved);
-        } else {
-            outcome = note(outcome, self.pump_collectives(), |moved| moved);
-        }
-        outcome.map_err(|error| self.said_of_rank(error))
-    }
-
-    fn dispatch(&mut self, completion: Completion) -> Result<()> {
-        let token = match &completion {
-            Completion::Sent { token, .. }
-            | Completion::Received { token, .. }
-            | Completion::Read { token, .. }
-            | Completion::Broken { token, .. } => Some(*token),
-            Completion::Failed { token, .. } => *token,
-        };
-        let (place, class, number) = match token.and_then(tags::split) {
-            Some((stream, class, number)) => {
-                let place = self.places.get(usize::from(stream)).copied().flatten();
-                (place, class, number)
-            }
-            // A failure of which the provider forgot the operation: any stream with links knows the
-            // peer.
-            None if matches!(completion, Completion::Failed { .. }) => {
-                let with_links = self.open.iter().find(|&&at| self.streams[at].has_links());
-                (with_links.copied(), tags::TagClass::Sent, 0)
-            }
-            None => return Ok(()),
-        };
-        match place {
-            Some(at) => self.streams[at].complete(&mut self.outs[at], class, number, completion),
-            None => Ok(()),
-        }
-    }
-
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room came, or the link
     /// has something.
     pub fn must_stay_awake(&mut self) -> bool {
@@ -648,19 +583,6 @@ impl Engine {
         }
         self.open_streams()
             .any(|(state, out)| state.waits_for_time(out))
-    }
-}
-
-/// The outcome of a round so far with that of one more part of it: the first error counts.
-fn note<T, E: Into<Error>>(
-    so_far: Result<bool>,
-    part: Result<T, E>,
-    moved: fn(T) -> bool,
-) -> Result<bool> {
-    match (so_far, part) {
-        (Ok(worked), Ok(part)) => Ok(worked | moved(part)),
-        (Ok(_), Err(error)) => Err(error.into()),
-        (Err(error), _) => Err(error),
     }
 }
 

@@ -43,6 +43,10 @@ pub(crate) use stop::Stop;
 /// How often peers' lives are looked at where nothing else happens.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(100);
 
+/// Rounds in a row that may be left out because they would do nothing: what is looked at by time, in
+/// each that is made, has to be looked at now and then.
+const LEFT_OUT: u32 = 7;
+
 /// Target of events about deliveries, by which they have their facility.
 const DELIVER: &str = "trihop_shuffle::deliver";
 
@@ -69,6 +73,8 @@ pub(crate) struct JobState {
     failure: Option<Error>,
     /// Rounds of progress that were made so far, no matter which call made them.
     pub rounds: u64,
+    /// Of these, the last ones that were left out, since nothing was there to be done.
+    left_out: u32,
     /// Fences and barriers that gave way.
     pub parked: Parked,
     pub dump_on_signal: Arc<DumpOnSignal>,
@@ -103,8 +109,10 @@ impl JobState {
     /// One round of progress; true when anything moved.
     pub fn progress(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
         self.check_failure()?;
-        self.progress_once(handlers)
-            .map_err(|error| self.fail(error))
+        match self.progress_once(handlers) {
+            Ok(worked) => Ok(worked),
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
     /// Sends to the own rank by a call of the handler; false where it has to go the way of all
@@ -129,8 +137,13 @@ impl JobState {
     fn progress_once(&mut self, handlers: &mut impl Handlers) -> Result<bool> {
         self.stop_if_asked();
         self.check_news()?;
-        let now_ns = self.now_ns();
         self.rounds += 1;
+        if self.left_out < LEFT_OUT && self.parked.is_empty() && self.engine.is_still() {
+            self.left_out += 1;
+            return Ok(false);
+        }
+        self.left_out = 0;
+        let now_ns = self.now_ns();
         let begun = self.engine.trace.begin();
         self.parked.advance(&mut self.engine);
         if self.parked.has_woken() {
@@ -284,6 +297,7 @@ impl JobState {
         let link = self.engine.link.as_ref();
         let blind = link.is_some_and(|l| l.wait_descriptor().is_none());
         self.show_before_sleep();
+        self.left_out = LEFT_OUT; // what time brings is looked at behind the sleep
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
         let owed = self.node.is_owed();

@@ -250,13 +250,11 @@ impl StreamState {
         link: Option<&mut dyn Link>,
         now_ns: u64,
     ) -> Result<bool> {
-        let out = &mut outs[own];
-        out.queues.now_ns = now_ns;
-        let mut worked = out.retry();
+        let mut worked = outs[own].retry();
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
         }
-        let before = self.moved(out);
+        let before = self.moved(&outs[own]);
         worked |= self.drain(outs, own, handlers)?;
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;

@@ -43,6 +43,9 @@ const GROWING: u64 = 10;
 /// Calls that send between two rounds of progress while nothing is refused.
 pub(crate) const CALLS_PER_ROUND: u32 = 512;
 
+/// As many records are a part of a dialogue at most.
+const FEW: u64 = 16;
+
 /// Everything that a rank has to send on one stream.
 pub(crate) struct Outbound {
     pub queues: Queues,
@@ -80,6 +83,8 @@ pub(crate) struct Outbound {
     pushed: bool,
     /// Something was sent between the last two rounds of progress.
     fresh: bool,
+    /// `sent` at the last round of progress.
+    sent_before: u64,
     /// Records that the application or a handler sent.
     pub sent: u64,
     /// Calls that sent since progress was made.
@@ -142,6 +147,7 @@ impl Outbound {
             runs_looked_at_ns: 0,
             pushed: false,
             fresh: false,
+            sent_before: 0,
             sent: 0,
             calls: 0,
             waits_since: 0,
@@ -171,7 +177,7 @@ impl Outbound {
         self.item_bytes = self.first_item_bytes;
         self.pushed = false;
         self.waits_since = 0;
-        (self.sent, self.sent_bytes) = (0, 0);
+        (self.sent, self.sent_before, self.sent_bytes) = (0, 0, 0);
         (self.would_block, self.broadcasts) = (0, 0);
         (self.closed, self.is_ending, self.refuses) = (false, false, false);
         (self.contribution, self.early) = (Contribution::None, 0);
@@ -592,8 +598,28 @@ impl Outbound {
         }
     }
 
-    /// Moves on what has waited long enough: at once while the application only polls, by age while
-    /// it sends. A run that grows is soon full by itself: it has more time than one that rests.
+    /// A round of progress begins. What looks like a part of a dialogue leaves before anything is
+    /// looked at.
+    #[inline]
+    pub fn begin_round(&mut self, now_ns: u64) {
+        self.queues.now_ns = now_ns;
+        if self.is_dialogue() {
+            self.close_runs();
+            self.publish(SendReason::Age);
+        }
+    }
+
+    /// Whether little was sent since the last round, and nothing between the two before it: a request
+    /// or a reply, which nothing more may follow. A program that sends and makes progress by turns
+    /// has sent before the last round too.
+    #[inline]
+    fn is_dialogue(&self) -> bool {
+        self.pushed && !self.fresh && self.sent - self.sent_before <= FEW
+    }
+
+    /// Moves on what has waited long enough: at once in a dialogue and while the application only
+    /// polls, by age while it sends. A run that grows is soon full by itself: it has more time than
+    /// one that rests.
     pub fn age(&mut self, now_ns: u64, idle: bool, why: SendReason) {
         self.calls = 0;
         if self.runs.open_runs() > 0 {
@@ -602,7 +628,7 @@ impl Outbound {
             }
             let since = |then_ns| now_ns.saturating_sub(then_ns);
             let aged = since(self.runs_since_ns) >= GROWING * self.linger_ns;
-            if aged || (!self.pushed && idle) {
+            if aged || (!self.pushed && idle) || self.is_dialogue() {
                 self.close_runs();
             } else if since(self.runs_looked_at_ns) >= self.linger_ns {
                 self.runs_looked_at_ns = now_ns;
@@ -612,6 +638,7 @@ impl Outbound {
             self.runs_since_ns = 0;
         }
         self.fresh = std::mem::take(&mut self.pushed);
+        self.sent_before = self.sent;
         self.publish(why);
         for at in 0..self.queues.remotes.busy_len() {
             let Some(number) = self.queues.remotes.busy(at) else {
@@ -629,7 +656,21 @@ impl Outbound {
 
     /// Shows the consumers of all lanes what was added.
     pub fn publish(&mut self, why: SendReason) {
+        self.queues.is_stirred = false;
         self.queues.lanes_mut().for_each(|lane| lane.publish(why));
+    }
+
+    /// Whether a round of progress would find nothing to do here, but over links.
+    #[inline]
+    pub fn is_still(&self) -> bool {
+        !self.fresh
+            && !self.pushed
+            && !self.queues.is_stirred
+            && self.runs.open_runs() == 0
+            && self.long.is_empty()
+            && self.broadcasting.is_empty()
+            && self.spill.rests()
+            && self.pressure.rests()
     }
 
     /// Whether anything is still private: open runs, a long record, spilled records, open batches.

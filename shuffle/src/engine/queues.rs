@@ -34,6 +34,8 @@ pub(crate) struct Queues {
     pub copies: u64,
     /// Time of the last round of progress.
     pub now_ns: u64,
+    /// Something was added, or refused, since all lanes were shown.
+    pub is_stirred: bool,
 }
 
 /// Where the queue of an edge stood at a moment.
@@ -71,6 +73,7 @@ impl Queues {
             topology,
             copies: 0,
             now_ns: 0,
+            is_stirred: false,
         }
     }
 
@@ -145,6 +148,7 @@ impl Queues {
         input: Input,
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
+        self.is_stirred = true;
         let own = input == Input::APPLICATION;
         // An endpoint that is away takes nothing, nor does a damaged inbox; `failure` says that.
         let Some(edge) = self

@@ -15,6 +15,16 @@ impl StreamState {
             && self.handover.as_ref().is_none_or(|h| h.has_done_all())
     }
 
+    /// Whether a round of progress would find nothing to do. A stream with links or a delivery
+    /// thread is not asked.
+    #[inline]
+    pub fn is_still(&self, out: &Outbound) -> bool {
+        out.is_still()
+            && self.inbound.links.is_none()
+            && self.handover.is_none()
+            && !self.inbound.has_backlog()
+    }
+
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a
     /// release) came.
     pub fn must_stay_awake(&self, out: &mut Outbound) -> bool {

@@ -136,6 +136,12 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
+    /// Whether nothing is under way, and nobody to be woken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.endings.is_empty() && self.of_all.is_none() && self.woken.is_empty()
+    }
+
     /// Goes on with all that is under way, whoever waits for it.
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) {

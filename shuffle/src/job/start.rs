@@ -225,6 +225,7 @@ impl JobState {
                     lives,
                     failure: None,
                     rounds: 0,
+                    left_out: 0,
                     parked: Parked::default(),
                     dump_on_signal: match end == topology.endpoint() {
                         true => Arc::clone(&hosts_dump),

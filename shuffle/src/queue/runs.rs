@@ -79,6 +79,8 @@ pub(crate) struct RunTable {
     run_bytes: usize,
     /// Slots of open runs, by the class of their frames.
     open: Vec<Vec<u16>>,
+    /// How many these are.
+    open_runs: usize,
     /// Where of a class the search for the fullest has ended.
     hand: usize,
     /// A run was to make room, and none has left since.
@@ -103,6 +105,7 @@ impl RunTable {
             conflicts: 0,
             refused: None,
             open: vec![Vec::new(); frames.classes()],
+            open_runs: 0,
             frames,
             run_bytes,
             hand: 0,
@@ -223,7 +226,9 @@ impl RunTable {
             });
         };
         let mut count = 1;
-        if !is_new {
+        if is_new {
+            self.open_runs += 1;
+        } else {
             let old = slot.start as usize;
             self.frames
                 .memory
@@ -350,11 +355,13 @@ impl RunTable {
         self.looked_at[index] = 0;
         self.frames.give_back(slot.start, self.class_of(&slot));
         self.unlist(&slot);
+        self.open_runs -= 1;
     }
 
     /// Runs that are open.
+    #[inline]
     pub fn open_runs(&self) -> usize {
-        self.open.iter().map(Vec::len).sum()
+        self.open_runs
     }
 
     /// Whom the open runs are for.

@@ -218,6 +218,12 @@ impl Spill {
         self.spares.len() * self.chunk_bytes
     }
 
+    /// Whether nothing waits, and no chunk is kept that would go back.
+    #[inline]
+    pub fn rests(&self) -> bool {
+        self.is_empty() && self.spares.len() <= 1
+    }
+
     /// Looks once a round whether the spill rests: then chunks that are kept go back, all but one.
     pub fn rest(&mut self, now_ns: u64) {
         if self.spares.len() <= 1 {

@@ -33,6 +33,9 @@ use crate::signal::DumpOutput;
 pub(crate) type Handler<'h> =
     Box<dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>) -> Result<usize, BadRun> + 'h>;
 
+/// Looks for something to do in one step of a spin: the clock is read once for all of them.
+const LOOKS: u32 = 16;
+
 /// The handlers of the streams, by their places.
 #[derive(Default)]
 struct HandlerTable<'h> {
@@ -211,9 +214,10 @@ impl<'h> Inline<'h> {
         state: &mut JobState,
         call: impl FnOnce(&mut JobState, &mut HandlerTable<'h>) -> Result<R>,
     ) -> Result<R> {
-        let called = || call(state, &mut self.0.handlers.borrow_mut());
+        let mut outcome = None; // what a closure returns is copied, all bytes of it
+        let called = || outcome = Some(call(state, &mut self.0.handlers.borrow_mut()));
         match catch_unwind(AssertUnwindSafe(called)) {
-            Ok(outcome) => outcome,
+            Ok(()) => outcome.expect("the call has returned"),
             Err(panic) => {
                 if let Some(stream) = self.0.handlers.borrow_mut().calling.take() {
                     let error = Error::handler(&state.engine.name_of(stream), &*panic);
@@ -275,12 +279,22 @@ impl<'h> Inline<'h> {
             drop(state);
             let step = self.0.backoff.borrow_mut().next();
             match step {
-                Step::Spin => std::hint::spin_loop(),
+                Step::Spin => self.watch(),
                 Step::Yield => std::thread::yield_now(),
                 Step::Park if !sleeps => return Ok(None),
                 Step::Park => self.sleep(what, false)?,
             }
         }
+    }
+
+    /// Spins for some hundred nanoseconds, as long as there is nothing to do.
+    fn watch(&self) {
+        self.look(|state| {
+            let mut looks = 0..LOOKS;
+            while looks.next().is_some() && state.engine.is_still() {
+                std::hint::spin_loop();
+            }
+        });
     }
 
     /// The job was shut down.

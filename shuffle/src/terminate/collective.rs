@@ -223,6 +223,12 @@ impl Collectives {
         Ok(())
     }
 
+    /// Whether nothing is to be sent, and nothing to be said.
+    #[inline]
+    pub fn is_still(&self) -> bool {
+        self.outgoing.is_empty() && self.mismatch.is_none()
+    }
+
     /// Why what this rank has called does not go with what had come from others.
     pub fn take_mismatch(&mut self) -> Option<Error> {
         self.mismatch.take()

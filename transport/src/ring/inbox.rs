@@ -64,6 +64,7 @@ impl Inbox {
     /// with nothing in it; one that is left non-empty does not come up by itself: remember it.
     #[inline]
     pub fn take_active(&mut self, out: &mut Vec<u32>) {
+        self.fetch_ahead();
         let inbox = &self.inbox;
         self.watch.take::<_, Shipped>(
             inbox.bitmap(),
@@ -88,8 +89,23 @@ impl Inbox {
     /// announcing a sleep.
     #[inline]
     pub fn any_active(&self) -> bool {
+        self.fetch_ahead();
         self.watch
             .any(self.inbox.bitmap(), |lane| self.inbox.lane(lane))
+    }
+
+    /// Begins to fetch where the watched lane's next frame will lie, whether it is there or not: it
+    /// then comes from the producer's cache together with the tail that shows it, and not after
+    /// that.
+    #[inline]
+    fn fetch_ahead(&self) {
+        if let Some(lane) = self.watch.hot()
+            && let Some(state) = &self.states[lane as usize]
+        {
+            let lane = self.inbox.lane(lane);
+            let (area, offset) = state.place(&lane);
+            lane.fetch(area, offset);
+        }
     }
 
     /// Bytes of all lanes that were published when each was last looked at, and are not released.

@@ -356,6 +356,13 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
         &self.segment
     }
 
+    /// Begins to fetch the cache line at `offset` of an area, below its capacity; nothing is read.
+    #[inline]
+    pub(crate) fn fetch(&self, area: Area, offset: usize) {
+        // SAFETY: the offset is inside of the area.
+        fetch_line(unsafe { self.area(area).add(offset) });
+    }
+
     /// First byte of one of the lane's areas.
     #[inline]
     pub(crate) fn area(&self, area: Area) -> *mut u8 {
@@ -365,6 +372,19 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
             Area::Ring => self.ring,
         }
     }
+}
+
+/// Begins to fetch a cache line, where the processor has an instruction for that.
+#[inline]
+fn fetch_line(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it is a hint, which changes nothing that a program can see, and faults nowhere.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 // SAFETY: words and areas lie inside the segment that `segment` keeps mapped, in places that only

@@ -55,6 +55,14 @@ impl ReaderState {
         self.position
     }
 
+    /// Where the next frame lies, or will: a pad may stand there instead, and the lane may grow.
+    #[inline]
+    pub fn place<S: LaneStorage>(&self, storage: &S) -> (Area, usize) {
+        let capacity = storage.capacity_bytes(self.area);
+        let offset = (self.position - self.begin) as usize & (capacity - 1);
+        (self.area, offset)
+    }
+
     /// Bytes that were published when the tail was last loaded, and are not released.
     pub fn in_use_bytes(&self) -> usize {
         self.available_bytes as usize + self.unreleased_bytes as usize
@@ -155,7 +163,7 @@ impl<'a, S: LaneStorage, O: Orderings> Reader<'a, S, O> {
 
     #[inline]
     fn offset(&self) -> usize {
-        (self.state.position - self.state.begin) as usize & (self.capacity() - 1)
+        self.state.place(&self.storage).1
     }
 
     #[inline]
