@@ -5,7 +5,6 @@
 //! is a state machine ([`owner`]); what it has asked of others is another one ([`client`]).
 
 mod asked;
-mod buffer;
 mod builder;
 mod client;
 mod descriptor;
@@ -14,6 +13,7 @@ mod office;
 mod owner;
 mod poll;
 mod port;
+mod received;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -28,14 +28,14 @@ use crate::face::shuffle::Shuffle;
 use crate::seat::{Handle, Seat};
 use crate::stats::Stats;
 pub use asked::Asked;
-pub use buffer::Buffer;
 pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
 pub(crate) use office::Office;
 use office::{News, with_request};
 use owner::{Gate, Owner};
 pub use poll::{ChannelKind, Poll};
-pub use port::{Channel, Received};
+pub use port::Channel;
+pub use received::{Buffer, Received};
 pub use terms::{ChannelLimits, Return, Timeout};
 use wire::{Payload, Request};
 

@@ -188,6 +188,20 @@ impl Owner {
         Ok(())
     }
 
+    /// The message that a get of this rank's would be answered by now. It needs no request.
+    pub fn get_now(
+        &mut self,
+        channel: u32,
+        epoch: u32,
+        now_ns: impl Fn() -> u64,
+    ) -> Option<Stored> {
+        self.expire(now_ns);
+        let Self { places, ports, .. } = self;
+        let place = places.get_mut(channel as usize)?;
+        let queue = place.queue.as_mut().filter(|_| place.epoch == epoch)?;
+        queue.get_now(ports)
+    }
+
     fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {
         let place = self.places.get_mut(channel as usize);
         let place = place.filter(|place| place.epoch == epoch && !self.leaves);

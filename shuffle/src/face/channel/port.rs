@@ -1,13 +1,12 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
 use trihop_transport::sync::{Arc, OnceLock};
-use trihop_transport::topology::Rank;
 
-use super::buffer::Buffer;
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
 use super::poll::{ChannelKind, Poll};
+use super::received::Received;
 use super::terms::{ChannelLimits, Return, Take, Timeout};
 use super::wait::{Limit, outcome};
 use super::wire::{HEAD_BYTES, Request};
@@ -15,23 +14,12 @@ use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
-use crate::job::{Awaited, JobState};
+use crate::job::Awaited;
 use crate::seat::{MAYBE_LONG, Seat};
 
 pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
-
-/// A message that was got from a channel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
-    /// Rank that sent it.
-    pub source: Rank,
-    /// The 32 bits that the sender gave with it.
-    pub kind: u32,
-    /// Its bytes.
-    pub bytes: Buffer,
-}
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
 /// the same port; [`Channels::attach`] gives further ones.
@@ -193,6 +181,15 @@ impl<S: Seat> Port<S> {
         }
     }
 
+    /// Ends the job where somebody could not be told what it waits for.
+    fn fail_if_untold(&self, what: &'static str) -> Result<()> {
+        let failure = self.channels.office.client().failure.take();
+        match failure {
+            Some(error) => (self.channels.handle.seat).with(what, |job| Err(job.fail(error))),
+            None => Ok(()),
+        }
+    }
+
     /// Makes a request that is answered; its number. `make` makes it of that number and what is
     /// left of the time.
     fn start(
@@ -202,11 +199,7 @@ impl<S: Seat> Port<S> {
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
         self.channels.enter(what)?;
-        let failure = self.channels.office.client().failure.take();
-        if let Some(error) = failure {
-            let fail = |job: &mut JobState| Err(job.fail(error));
-            return self.channels.handle.seat.with(what, fail);
-        }
+        self.fail_if_untold(what)?;
         let id = {
             let mut client = self.channels.office.client();
             if !client.may_begin(self.number, expects) {
@@ -277,7 +270,30 @@ impl<S: Seat> Port<S> {
         }
     }
 
+    /// The message that a get on the owner's rank finds there.
+    fn get_now(&self) -> Result<Option<Received>> {
+        let channels = &self.channels;
+        channels.handle.seat.may_wait(GET)?;
+        self.has_messages("messages to be got")?;
+        channels.enter(GET)?;
+        self.fail_if_untold(GET)?;
+        let office = &channels.office;
+        let mut owner = office.owner();
+        let Descriptor { number, epoch, .. } = self.descriptor;
+        let message = owner.get_now(number, epoch, || office.now_ns());
+        let news = channels.tell(&mut owner);
+        drop(owner);
+        channels.hear(news);
+        Ok(message.map(Received::of))
+    }
+
     fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
+        if take == Take::Get
+            && self.is_here()
+            && let Some(message) = self.get_now()?
+        {
+            return Ok(message);
+        }
         let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
         Ok(received(answered.inspect_err(|error| self.got(error))?))
     }
@@ -304,11 +320,7 @@ impl<S: Seat> Port<S> {
 pub(super) fn received(answered: Answered) -> Received {
     let message = answered.message;
     let message = message.unwrap_or_else(|| unreachable!("a get that is done has a message"));
-    Received {
-        source: Rank(message.about.source),
-        kind: message.about.kind,
-        bytes: message.bytes.into(),
-    }
+    Received::of(message)
 }
 
 impl<S: Seat> Drop for Port<S> {

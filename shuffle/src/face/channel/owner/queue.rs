@@ -188,6 +188,22 @@ impl Queue {
         }
     }
 
+    fn take_first(&mut self, ports: &mut Ports) -> Option<Stored> {
+        let mut first = self.messages.pop_front()?;
+        self.bytes -= first.bytes.len() as u64;
+        if let Some(of) = first.receipt.take() {
+            ports.answer(of.port, of.id, Status::Done, 0);
+        }
+        Some(first)
+    }
+
+    /// The message that a get would be answered by now.
+    pub fn get_now(&mut self, ports: &mut Ports) -> Option<Stored> {
+        let first = self.take_first(ports)?;
+        self.settle(ports);
+        Some(first)
+    }
+
     fn hand_out(&mut self, port: u32, id: u64, take: Take, ports: &mut Ports) {
         if take == Take::Peek {
             let Some(first) = self.messages.front() else {
@@ -201,13 +217,9 @@ impl Queue {
             };
             return ports.answer_with(port, id, copy);
         }
-        let Some(mut first) = self.messages.pop_front() else {
+        let Some(mut first) = self.take_first(ports) else {
             return;
         };
-        self.bytes -= first.bytes.len() as u64;
-        if let Some(of) = first.receipt.take() {
-            ports.answer(of.port, of.id, Status::Done, 0);
-        }
         if take == Take::Pop {
             ports.spare(std::mem::take(&mut first.bytes));
         }

@@ -1,9 +1,33 @@
-//! The memory of a message that was got.
+//! A message that was got, and its memory.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use trihop_transport::topology::Rank;
+
+use super::owner::Stored;
 use crate::queue::long_buffers;
+
+/// A message that was got from a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// Rank that sent it.
+    pub source: Rank,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+    /// Its bytes.
+    pub bytes: Buffer,
+}
+
+impl Received {
+    pub(super) fn of(message: Stored) -> Self {
+        Self {
+            source: Rank(message.about.source),
+            kind: message.about.kind,
+            bytes: message.bytes.into(),
+        }
+    }
+}
 
 /// The bytes of a message that was got, in the memory in which they came: a slice. Where they are
 /// many, dropping it leaves the memory to the next messages, which spares them fresh pages;
