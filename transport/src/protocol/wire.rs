@@ -17,7 +17,7 @@ pub use run::{
 };
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {
