@@ -34,6 +34,7 @@ awk '
 ' "$script.versions" >"$script"
 triple=${CARGO_BUILD_TARGET:-$("${RUSTC:-rustc}" -vV | sed -n 's/^host: //p')}
 variable=CARGO_TARGET_$(printf %s "$triple" | tr 'a-z.-' 'A-Z__')_LINKER
-linker=${CC:-$(printenv "$variable" || echo cc)}
+linker=${CC:-$(printenv "$variable" || true)}
+linker=${linker:-cc}
 # shellcheck disable=SC2086 # a compiler and options of it
 exec $linker "$@"

@@ -80,7 +80,8 @@ static int mpi_is_faster(void)
     cpu_set_t cores;
 
     CPU_ZERO(&cores);
-    sched_getaffinity(0, sizeof cores, &cores);
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        memset(&cores, 0xff, sizeof cores); /* more cores than this set has places for */
     if (PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, door.rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
         return 0;
     PMPI_Comm_size(node, &most[RANKS]);

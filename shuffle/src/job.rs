@@ -18,6 +18,7 @@ mod stop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::time::ClockId;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::ring::Bell;
 
@@ -28,7 +29,7 @@ use crate::engine::at_once::OwnSend;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::node::{Answer, NodeExchange, Request, Talk};
-use crate::observe::Shown;
+use crate::observe::{Shown, clock_ns};
 use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
@@ -75,6 +76,8 @@ pub(crate) struct JobState {
     pub rounds: u64,
     /// Of these, the last ones that were left out, since nothing was there to be done.
     left_out: u32,
+    /// When the next round is made in any case, by [`coarse_ms`].
+    none_left_out_from_ms: u64,
     /// Fences and barriers that gave way.
     pub parked: Parked,
     pub dump_on_signal: Arc<DumpOnSignal>,
@@ -92,6 +95,11 @@ pub(crate) struct JobState {
     shown: Shown,
     /// Of a relay whose process may exit under it.
     pub stop: Option<Arc<Stop>>,
+}
+
+/// Milliseconds of a clock that goes by ticks of the kernel, and takes less than any other.
+fn coarse_ms() -> u64 {
+    clock_ns(ClockId::MonotonicCoarse) / 1_000_000
 }
 
 impl JobState {
@@ -138,11 +146,17 @@ impl JobState {
         self.stop_if_asked();
         self.check_news()?;
         self.rounds += 1;
-        if self.left_out < LEFT_OUT && self.parked.is_empty() && self.engine.is_still() {
+        let coarse_ms = coarse_ms();
+        if self.left_out < LEFT_OUT
+            && coarse_ms < self.none_left_out_from_ms
+            && self.parked.is_empty()
+            && self.engine.is_still()
+        {
             self.left_out += 1;
             return Ok(false);
         }
         self.left_out = 0;
+        self.none_left_out_from_ms = coarse_ms + LOOK_AROUND.as_millis() as u64;
         let now_ns = self.now_ns();
         let begun = self.engine.trace.begin();
         self.parked.advance(&mut self.engine);

@@ -142,31 +142,31 @@ pub fn run(args: TopoArgs) -> Result<(), TopoError> {
         Err(_) if shape.is_some() => Launcher::Single,
         found => found?,
     };
-    match (launcher, shape) {
-        (Launcher::Single, Some(topology)) if let Some(nics) = args.nics => {
+    match (launcher, shape, args.nics) {
+        (Launcher::Single, Some(topology), Some(nics)) => {
             let agents = Agents::new(&topology, nics, route).map_err(TopoError::Usage)?;
             to_stdout(match args.json {
                 true => agents.write_json(),
                 false => agents.write_text(),
             })
         }
-        (_, None) if args.nics.is_some() => Err(TopoError::Usage(
+        (_, None, Some(_)) => Err(TopoError::Usage(
             "--nics is for a job that is not started: give its shape".to_owned(),
         )),
-        (Launcher::Single, Some(topology)) => {
+        (Launcher::Single, Some(topology), None) => {
             let route = in_job(route, &topology)?;
             show_all(&args, &topology, route)
         }
-        (Launcher::Single, None) => Err(TopoError::Usage(
+        (Launcher::Single, None, None) => Err(TopoError::Usage(
             "which job? give --ranks and --nodes, --nodes and --per-node, --node-sizes or --mapping, or start this \
              command as a job"
                 .to_owned(),
         )),
-        (_, Some(_)) => Err(TopoError::Usage(
+        (_, Some(_), _) => Err(TopoError::Usage(
             "this is a rank of a job already; the options for the shape of a job are for one that is not started"
                 .to_owned(),
         )),
-        (_, None) => {
+        (_, None, None) => {
             let mut bootstrap = bootstrap::start(options.launcher, options.bootstrap_timeout())?;
             agree(&mut *bootstrap)?;
             let route = in_job(route, bootstrap.topology());

@@ -81,6 +81,14 @@ impl PoolLimits {
         }
     }
 
+    /// At least so many.
+    pub(crate) fn at_least(&self, [sent, received]: [usize; 2]) -> Self {
+        Self {
+            injection_bytes: self.injection_bytes.max(sent),
+            ejection_bytes: self.ejection_bytes.max(received),
+        }
+    }
+
     /// Whether pools of so many bytes fit.
     pub(crate) fn hold(&self, [sent, received]: [usize; 2]) -> bool {
         sent <= self.injection_bytes && received <= self.ejection_bytes

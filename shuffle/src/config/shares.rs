@@ -66,8 +66,8 @@ shares! {
     send_pool_bytes = 1 / 8 in (1 to usize::MAX);
     /// Shared large receive slots of a rank; one always.
     receive_pool_bytes = 1 / 8 in (1 to usize::MAX);
-    /// Lanes into a rank. Each has 64 KiB where that affords it, less where many ranks share a
-    /// node, never below 4 KiB.
+    /// Lanes into a rank. Each has 64 KiB (of DeltaFS 256) where that affords it, less where many
+    /// ranks share a node, never below 4 KiB.
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
     /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);

@@ -26,8 +26,8 @@ struct Large {
 enum Rest {
     /// From byte `moved` on. Where others are to get the record too, it is all of it.
     Kept { bytes: Vec<u8>, moved: usize },
-    /// The last so many bytes. Its sender has them, and goes on with them itself.
-    Lent(usize),
+    /// The last so many bytes. Whoever has this number has them, and goes on with them.
+    Lent { left: usize, number: u64 },
 }
 
 /// A record of two pieces.
@@ -118,7 +118,7 @@ impl Large {
     fn left_bytes(&self) -> usize {
         match &self.rest {
             Rest::Kept { bytes, moved } => bytes.len() - moved,
-            Rest::Lent(bytes) => *bytes,
+            Rest::Lent { left, .. } => *left,
         }
     }
 }
@@ -130,6 +130,8 @@ pub(crate) struct LongRecords {
     source: u32,
     frame_bytes: usize,
     moved_bytes: u64,
+    /// Records that were lent so far.
+    lent: u64,
 }
 
 impl LongRecords {
@@ -140,6 +142,7 @@ impl LongRecords {
             source,
             frame_bytes,
             moved_bytes: 0,
+            lent: 0,
         }
     }
 
@@ -213,7 +216,10 @@ impl LongRecords {
         kind: u32,
         record: &mut Vec<u8>,
     ) -> bool {
-        if !self.lend(queues, target, kind, Record::of(record)) {
+        if self
+            .lend(queues, target, kind, Record::of(record))
+            .is_none()
+        {
             return false;
         }
         let left = self.left_bytes();
@@ -226,52 +232,62 @@ impl LongRecords {
     }
 
     /// Takes a record for one rank, while none is left, as far as there is room; the rest stays the
-    /// caller's, who [goes on](LongRecords::go_on_lent) with it until none is left, or has it
-    /// [kept](LongRecords::keep_lent). False when not even its beginning has room.
+    /// caller's, who [goes on](LongRecords::go_on_lent) with it by the number that this returns
+    /// until none is left, or has it [kept](LongRecords::keep_lent). `None` when not even its
+    /// beginning has room.
     pub fn lend(
         &mut self,
         queues: &mut Queues,
         target: Rank,
         kind: u32,
         record: Record<'_>,
-    ) -> bool {
+    ) -> Option<u64> {
         debug_assert!(self.is_empty(), "one record at a time");
         let total = record.len();
         let done = self.push(queues, (target, kind), total, record);
-        if done > 0 && done < total {
+        if done == 0 {
+            return None;
+        }
+        self.lent += 1;
+        let (left, number) = (total - done, self.lent);
+        if left > 0 {
             self.pending = Some(Large {
                 target,
                 others: Targets::none(),
                 kind,
                 total,
-                rest: Rest::Lent(total - done),
+                rest: Rest::Lent { left, number },
             });
         }
-        done > 0
+        Some(number)
     }
 
-    /// Goes on with the record that was lent; true when none is left.
-    pub fn go_on_lent(&mut self, queues: &mut Queues, record: Record<'_>) -> bool {
-        let Some(mut large) = self.pending.take() else {
-            return true;
+    /// Goes on with the record that was lent by this number; the bytes that are left of it.
+    pub fn go_on_lent(&mut self, queues: &mut Queues, lent: u64, record: Record<'_>) -> usize {
+        let is_it =
+            |large: &mut Large| matches!(large.rest, Rest::Lent { number, .. } if number == lent);
+        let Some(mut large) = self.pending.take_if(is_it) else {
+            return 0;
         };
-        if let Rest::Lent(left) = &mut large.rest {
-            let to = (large.target, large.kind);
-            *left -= self.push(queues, to, large.total, record.last(*left));
-            if *left == 0 {
-                return true;
-            }
+        let left = large.left_bytes();
+        let to = (large.target, large.kind);
+        let left = left - self.push(queues, to, large.total, record.last(left));
+        if left > 0 {
+            large.rest = Rest::Lent { left, number: lent };
+            self.pending = Some(large);
         }
-        self.pending = Some(large);
-        false
+        left
     }
 
-    /// Copies what is left of the record that was lent; false where there is no memory for it.
-    pub fn keep_lent(&mut self, record: Record<'_>) -> bool {
+    /// Copies what is left of the record that was lent by this number; false where there is no
+    /// memory for it.
+    pub fn keep_lent(&mut self, lent: u64, record: Record<'_>) -> bool {
         let Some(Large { rest, .. }) = &mut self.pending else {
             return true;
         };
-        if let Rest::Lent(left) = *rest {
+        if let Rest::Lent { left, number } = *rest
+            && number == lent
+        {
             let Ok(mut bytes) = long_buffers::take(left) else {
                 return false;
             };

@@ -69,8 +69,8 @@ impl JobState {
         if plan.pools.hold(needed) {
             return Ok(());
         }
-        plan.pools = left;
-        let needed = self.need_of(plan)?.pools();
+        // Cut to the least already, which may be more than half of what is left one way.
+        plan.pools = plan.pools.at_least(needed);
         left.check(&all, &plan.name, needed)
     }
 

@@ -226,6 +226,7 @@ impl JobState {
                     failure: None,
                     rounds: 0,
                     left_out: 0,
+                    none_left_out_from_ms: 0,
                     parked: Parked::default(),
                     dump_on_signal: match end == topology.endpoint() {
                         true => Arc::clone(&hosts_dump),

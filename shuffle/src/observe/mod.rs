@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::stats::{QueueStats, Stats};
 pub use read::{find, of_process};
-pub(crate) use show::{Shown, WaitNote};
+pub(crate) use show::{Shown, WaitNote, clock_ns};
 
 /// Bytes of a name of a host or stream, and of what is waited for, that a page has room for.
 const NAME_BYTES: usize = 64;

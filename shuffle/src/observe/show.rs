@@ -198,7 +198,7 @@ fn least_rest_ns(begun_ns: u64, now_ns: u64) -> u64 {
 
 /// Nanoseconds of a clock of the machine, by the C library: memory checkers do not bear what rustix
 /// does in its place.
-pub(super) fn clock_ns(clock: ClockId) -> u64 {
+pub(crate) fn clock_ns(clock: ClockId) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -13,6 +13,9 @@ pub(crate) const MAYBE_LONG: usize = 4 << 10;
 
 const ROOM: &str = "room to send";
 
+/// Rounds of progress in which nothing of a record moves, until it is copied.
+const IN_VAIN: u32 = 64;
+
 impl<S: Seating> Handle<S> {
     /// Whether a record of so many bytes is one for [`Handle::send_lent`], sent from here.
     #[cold]
@@ -23,39 +26,46 @@ impl<S: Seating> Handle<S> {
         self.with_out("a send", |out| Ok(out.is_long(bytes)))
     }
 
-    /// As [`Handle::send`] of a long record. What has to wait of it is copied only once nothing
-    /// moves any more, so this sleeps no more than other sends do.
+    /// As [`Handle::send`] of a long record. What has to wait of it is copied once it has not moved
+    /// for some rounds of progress, so this waits no longer than other sends do.
     pub(crate) fn send_lent(&self, target: Rank, kind: u32, record: Record<'_>) -> Result<()> {
-        let mut has_left = false;
+        let mut number = 0;
         self.send_with(|out| {
-            has_left = out.try_lend(target, kind, record)?;
+            number = out.try_lend(target, kind, record)?;
             Ok(())
         })?;
-        if has_left {
-            return Ok(());
+        let _kept = Kept(self, number, record);
+        let (mut left, mut in_vain) = (record.len(), 0);
+        loop {
+            let before = left;
+            let moves = self.seat.wait_awake(ROOM, |job| {
+                let now = job.engine.out(self.id)?.go_on_lent(number, record);
+                in_vain = if now < left { 0 } else { in_vain + 1 };
+                left = now;
+                Ok((left == 0 || in_vain == IN_VAIN).then_some(()))
+            })?;
+            // It may have moved by what this thread did alone, for which the seat does not wait.
+            if moves.is_some() || left == before {
+                return Ok(());
+            }
         }
-        let _kept = Kept(self, record);
-        (self.seat).wait_awake(ROOM, |job| {
-            let out = job.engine.out(self.id)?;
-            Ok(out.go_on_lent(record).then_some(()))
-        })?;
-        Ok(())
     }
 }
 
-/// The record that was lent is the sender's again when this is dropped, whatever came of its send.
-struct Kept<'a, S: Seating>(&'a Handle<S>, Record<'a>);
+/// The record that was lent by this number is the sender's again when this is dropped, whatever
+/// came of its send.
+struct Kept<'a, S: Seating>(&'a Handle<S>, u64, Record<'a>);
 
 impl<S: Seating> Drop for Kept<'_, S> {
     fn drop(&mut self) {
-        let Self(handle, record) = *self;
-        let keep = |out: &mut Outbound| Ok(out.keep_lent(record));
+        let Self(handle, number, record) = *self;
+        let keep = |out: &mut Outbound| Ok(out.keep_lent(number, record));
         // A job that has failed sends nothing more.
         if let Ok(false) = handle.with_out(ROOM, keep) {
             // There is no memory for a copy.
             let _ = handle.seat.wait(ROOM, |job| {
                 let out = job.engine.out(handle.id)?;
-                Ok(out.go_on_lent(record).then_some(()))
+                Ok((out.go_on_lent(number, record) == 0).then_some(()))
             });
         }
     }

@@ -194,6 +194,43 @@ fn many_threads_send_each_in_order_while_others_flush() {
 }
 
 #[test]
+fn long_records_of_two_threads_are_those_of_their_senders() {
+    let job = job();
+    const EACH: usize = 64;
+    let heard = Arc::new(Mutex::new([0; 2]));
+    let shuffle = job
+        .shuffle("long")
+        .handler({
+            let heard = Arc::clone(&heard);
+            move |m, _| {
+                assert_eq!(m.bytes.len(), LENGTHS[m.kind as usize]);
+                assert!(m.bytes.iter().all(|&byte| u32::from(byte) == m.kind));
+                heard.lock().unwrap()[m.kind as usize] += 1;
+                // Slower than its senders: what they lend waits.
+                thread::sleep(Duration::from_micros(200));
+            }
+        })
+        .open()
+        .unwrap();
+    const LENGTHS: [usize; 2] = [100_000, 300_000];
+    let senders = [0, 1].map(|number| {
+        let shuffle = shuffle.clone();
+        thread::spawn(move || {
+            let record = vec![number as u8; LENGTHS[number]];
+            for _ in 0..EACH {
+                shuffle.send(Rank(0), number as u32, &record).unwrap();
+            }
+        })
+    });
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    shuffle.fence().unwrap();
+    assert_eq!(*heard.lock().unwrap(), [EACH; 2]);
+    job.shutdown().unwrap();
+}
+
+#[test]
 fn a_fence_counts_what_handlers_send_and_a_handler_may_not_wait_for_itself() {
     let job = job();
     let slot: Arc<Mutex<Option<Shuffle>>> = Arc::default();

@@ -184,10 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_engine() {
+    fn the_defaults_are_those_of_the_engine_with_longer_lanes() {
         let chosen = good().choose(&base()).unwrap();
         let expected = StreamOptions {
             own_thread: true,
+            origin_maxrpc: (LANE_BYTES / base().origin_buftarget_bytes) as u32,
+            relay_maxrpc: (LANE_BYTES / base().relay_buftarget_bytes) as u32,
+            given_shares: Some(Shares {
+                longest_lane_bytes: LANE_BYTES,
+                ..base().shares()
+            }),
             // No longer than a batch.
             run_bytes: base().origin_buftarget_bytes,
             ..base()

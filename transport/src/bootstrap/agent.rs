@@ -117,6 +117,9 @@ impl Welcome {
         all.filter(|(end, _)| *end != topology.endpoint()).collect()
     }
 
+    /// Bytes of the numbers before the secret.
+    const BEFORE_SECRET: usize = 12;
+
     fn encode(&self, place: u32) -> Vec<u8> {
         let mut bytes = prefix();
         bytes.push(1);
@@ -213,13 +216,16 @@ impl Welcome {
         loop {
             match listener.accept(Instant::now() + LOOK) {
                 Ok(parcel) => {
+                    // Nothing is made of what comes from others: the secret first.
                     let told = behind_versions(&parcel.0).ok();
-                    let told = told.and_then(|rest| Self::decode(rest.strip_prefix(&[1])?));
-                    match told {
-                        Some((welcome, _)) if welcome.secret.expose() == secret.expose() => {
-                            return Ok((welcome, early));
-                        }
-                        _ => early.push(parcel),
+                    let told = told.and_then(|rest| rest.strip_prefix(&[1]));
+                    let told = told.filter(|told| {
+                        let behind = told.get(Self::BEFORE_SECRET..);
+                        behind.is_some_and(|behind| behind.starts_with(secret.expose()))
+                    });
+                    match told.and_then(Self::decode) {
+                        Some((welcome, _)) => return Ok((welcome, early)),
+                        None => early.push(parcel),
                     }
                 }
                 Err(error) if !error.is_timeout() => return Err(error),

@@ -16,8 +16,8 @@ impl Outbound {
     }
 
     /// As [`Outbound::try_send`] of a long record, which stays the caller's: it goes on with it by
-    /// [`Outbound::go_on_lent`], unless true says that all of it has left.
-    pub fn try_lend(&mut self, target: Rank, kind: u32, record: Record<'_>) -> Result<bool> {
+    /// [`Outbound::go_on_lent`] and the number that this returns.
+    pub fn try_lend(&mut self, target: Rank, kind: u32, record: Record<'_>) -> Result<u64> {
         self.check(target, record.len())?;
         self.check_not_ending("a send")?;
         if !self.spill.is_empty() {
@@ -25,22 +25,22 @@ impl Outbound {
         }
         self.make_way(target)?;
         self.waits_since = self.sent;
-        if !self.long.lend(&mut self.queues, target, kind, record) {
+        let Some(number) = self.long.lend(&mut self.queues, target, kind, record) else {
             return self.refused();
-        }
+        };
         self.note_sent(record.len());
-        Ok(self.long.is_empty())
+        Ok(number)
     }
 
-    /// Goes on with the record that was lent; true when all of it has left.
-    pub fn go_on_lent(&mut self, record: Record<'_>) -> bool {
-        self.long.go_on_lent(&mut self.queues, record)
+    /// Goes on with the record that was lent by this number; the bytes that are left of it.
+    pub fn go_on_lent(&mut self, number: u64, record: Record<'_>) -> usize {
+        self.long.go_on_lent(&mut self.queues, number, record)
     }
 
-    /// Copies what is left of the record that was lent, which is the caller's again; false where
-    /// there is no memory for that.
-    pub fn keep_lent(&mut self, record: Record<'_>) -> bool {
-        self.long.keep_lent(record)
+    /// Copies what is left of the record that was lent by this number, which is the caller's again;
+    /// false where there is no memory for that.
+    pub fn keep_lent(&mut self, number: u64, record: Record<'_>) -> bool {
+        self.long.keep_lent(number, record)
     }
 
     /// As [`Outbound::send_or_spill`], with the memory of the record, which is taken where that

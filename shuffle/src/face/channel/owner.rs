@@ -12,6 +12,7 @@ use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, write_limits};
 pub(super) use gate::Gate;
 use ports::Ports;
+pub use ports::SPARE_BYTES;
 pub(super) use ports::{Answer, Spare};
 use queue::Queue;
 pub(super) use queue::Stored;

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use trihop_transport::topology::Rank;
 
-use super::owner::Stored;
+use super::owner::{SPARE_BYTES, Stored};
 use crate::queue::long_buffers;
 
 /// A message that was got from a channel.
@@ -56,7 +56,10 @@ impl From<Buffer> for Vec<u8> {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        long_buffers::keep(std::mem::take(&mut self.0));
+        // Those of shorter ones would drive long ones out.
+        if self.0.capacity() > SPARE_BYTES {
+            long_buffers::keep(std::mem::take(&mut self.0));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::queue::long_buffers;
 
 /// Buffers that are kept for the next message, and the longest of them.
 const SPARE_BUFFERS: usize = 64;
-const SPARE_BYTES: usize = 64 << 10;
+pub const SPARE_BYTES: usize = 64 << 10;
 
 /// Buffers of messages that are gone, the last behind. Longer ones than these the process keeps.
 #[derive(Debug, Default)]
