@@ -31,8 +31,7 @@ static KEPT: StaticMutex<Kept> = StaticMutex::new(Kept {
 impl Kept {
     /// One with room for `bytes`, of which it is not much longer.
     fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let fits =
-            |of: &Vec<u8>| (bytes..=bytes.saturating_mul(2)).contains(&of.capacity());
+        let fits = |of: &Vec<u8>| (bytes..=bytes.saturating_mul(2)).contains(&of.capacity());
         let at = self.buffers.iter().rposition(fits)?;
         let buffer = self.buffers.remove(at)?;
         self.bytes -= buffer.capacity();
