@@ -73,7 +73,8 @@ pub(crate) enum Assembled {
 }
 
 /// Records in reassembly, one per inbound lane or link at most, in buffers of `limit_bytes`
-/// together (one always may).
+/// together (one always may); of these, an eighth is for buffers that wait to be used again, or that
+/// are larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     partials: HashMap<Input, Partial>,
@@ -84,10 +85,12 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     pub fn new(limit_bytes: usize, max_record_bytes: usize) -> Self {
+        // Kept once, and once more as what a kept buffer has too much.
+        let kept_bytes = long_buffers::allow(limit_bytes / 16);
         Self {
             partials: HashMap::new(),
             reserved_bytes: 0,
-            limit_bytes,
+            limit_bytes: limit_bytes - 2 * kept_bytes,
             max_record_bytes,
         }
     }

@@ -289,8 +289,9 @@ impl<'h> Inline<'h> {
 
     /// Spins for some hundred nanoseconds, as long as there is nothing to do.
     fn watch(&self) {
+        std::hint::spin_loop();
         self.look(|state| {
-            let mut looks = 0..LOOKS;
+            let mut looks = 1..LOOKS;
             while looks.next().is_some() && state.engine.is_still() {
                 std::hint::spin_loop();
             }
