@@ -2,6 +2,9 @@
 
 mod launched;
 
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use launched::agents::{ENV_ROLE, has_ended_well, role};
@@ -123,6 +126,42 @@ fn several_agents_and_ranks_meet_by_name_when_they_are_started_by_hand() {
     }
     assert_eq!(reports, 1, "rank 0 is one of them");
     agents.wait().succeeded();
+}
+
+/// Nobody ends the others where a plain shell has started them: the one that waits for ranks looks
+/// itself.
+#[test]
+fn an_agent_of_several_ends_where_another_has_ended_before_the_ranks_came() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "0123456789abcdef").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let name = format!("trihop-test-nics-left-{}", std::process::id());
+    let agent = |rank: u32| {
+        let mut agent = Command::new(TRIHOP);
+        agent.args(["agent", "--ranks", "2", "--name", &name]);
+        agent.env("TRIHOP_MASTER", format!("127.0.0.1:{port}"));
+        agent
+            .env("TRIHOP_RANK", rank.to_string())
+            .env("TRIHOP_SIZE", "2");
+        agent
+            .env("TRIHOP_SECRET_FILE", &secret)
+            .env("TRIHOP_LOOPBACK", "1");
+        Launched::start(agent)
+    };
+    let (mut first, other) = (agent(0), agent(1));
+    assert_eq!(first.wait_for_lines(1), [format!("ready {name}")]);
+    // SAFETY: a system call on integers; its handle has not reaped it.
+    assert_eq!(unsafe { libc::kill(other.id() as i32, libc::SIGKILL) }, 0);
+    let ended = first.wait();
+    assert_eq!(ended.status, 1, "{}", ended.stderr);
+    let why = "another agent of this node has ended";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    other.wait();
 }
 
 /// Says when it has joined, and what ends it.

@@ -14,7 +14,9 @@
 
 mod jobs;
 
-use trihop_transport::bootstrap::{Bootstrap, Reception, start_beside_agents};
+use std::time::{Duration, Instant};
+
+use trihop_transport::bootstrap::{Bootstrap, Reception, check_agents, start_beside_agents};
 
 use crate::config::Options;
 use crate::error::Result;
@@ -27,6 +29,9 @@ pub use trihop_transport::bootstrap::{
     ENV_AGENT as ENV_NAME, ENV_JOB, ENV_PLACE, MOST_AGENT_RANKS as MOST_RANKS,
     default_agent_name as default_name,
 };
+
+/// How often one of several agents looks whether the others live, while ranks are to come.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves one job on this node, which has `ranks` processes in it, as its agent: takes `name`,
 /// waits for them, and relays until all ranks of the job have shut it down.
@@ -71,14 +76,16 @@ pub fn serve_with(
     let is_first = bootstrap.topology().local_rank() == 0;
     let reception = is_first.then(|| Reception::open(name, ranks, 1));
     let mut reception = reception.transpose()?;
-    let mut receive = || {
+    let mut receive = |agents: &[&str]| {
         let reception = reception.as_mut().expect("the first agent receives");
         ready();
         loop {
-            // Without others and a deadline it only ends with all.
-            if let Some(party) = reception.receive(&[], None)? {
+            // Where it is the only agent it just waits for all.
+            let look = (!agents.is_empty()).then(|| Instant::now() + LOOK);
+            if let Some(party) = reception.receive(&[], look)? {
                 return Ok(party);
             }
+            check_agents(agents)?;
         }
     };
     let started = JobState::start_agent(options, bootstrap, ranks, &mut receive)?;

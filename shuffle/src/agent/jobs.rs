@@ -225,7 +225,7 @@ impl Drop for TellEnded {
 fn serve_job(options: Options, ranks: u32, party: Party) -> Result<()> {
     let mut waiting = Unwelcomed(Some(party));
     let started = Single::new().map_err(Error::from).and_then(|launcher| {
-        let mut receive = || Ok(waiting.0.take().expect("a job is received once"));
+        let mut receive = |_: &[&str]| Ok(waiting.0.take().expect("a job is received once"));
         JobState::start_agent(options, Box::new(launcher), ranks, &mut receive)
     });
     let mut started = match started {

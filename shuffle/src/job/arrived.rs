@@ -109,9 +109,9 @@ impl Arrived {
     /// As the first agent of a node: tells the ranks, once they have come, and the other agents of
     /// each other.
     fn welcome(&mut self, guests: Guests<'_>, topology: &Topology) -> Result<Welcome> {
-        let party = (guests.receive)()?;
-        let others = self.others.iter().map(|(_, name)| name);
-        let agents = std::iter::once(self.listener.name()).chain(others.map(String::as_str));
+        let others: Vec<&str> = self.others.iter().map(|(_, name)| name.as_str()).collect();
+        let party = (guests.receive)(&others)?;
+        let agents = std::iter::once(self.listener.name()).chain(others);
         let welcome = Welcome {
             processes: topology.processes(),
             ranks_of_nodes: guests.ranks_of_nodes.to_vec(),
@@ -121,8 +121,9 @@ impl Arrived {
             provider: self.provider.clone().unwrap_or_default(),
         };
         self.listener.keep_reserve()?;
-        party.welcome(&welcome, &self.listener)?;
+        // First those that are known to be there: no rank begins without all of its agents.
         welcome.tell_agents()?;
+        party.welcome(&welcome, &self.listener)?;
         Ok(welcome)
     }
 
@@ -163,8 +164,9 @@ impl Arrived {
 /// The ranks of an agent's node, which have not come yet.
 pub(super) struct Guests<'a> {
     pub ranks_of_nodes: &'a [u32],
-    /// Waits for them, at the first agent of the node.
-    pub receive: &'a mut dyn FnMut() -> Result<Party>,
+    /// Waits for them, at the first agent of the node, as long as its other agents live, which
+    /// have sockets of these names.
+    pub receive: &'a mut dyn FnMut(&[&str]) -> Result<Party>,
 }
 
 /// Peers that the universe given to libfabric has room for at least: a job of two nodes costs

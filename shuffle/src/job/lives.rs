@@ -61,7 +61,7 @@ pub(super) struct Lives {
     is_relay: bool,
     is_agent: bool,
     /// The agent of this rank is gone, and its job goes on as far as it can without.
-    has_lost_agent: bool,
+    lost_agent: Option<Rank>,
 }
 
 impl Drop for Lives {
@@ -85,7 +85,7 @@ impl Lives {
             process: std::process::id(),
             is_relay: topology.is_relay(),
             is_agent: topology.is_relay() && topology.has_agents(),
-            has_lost_agent: false,
+            lost_agent: None,
         }
     }
 
@@ -292,18 +292,18 @@ impl JobState {
 
     fn lose_agent(&mut self, agent: EndpointId) {
         self.node.watches.retain(|(end, _)| *end != agent);
-        self.lives.has_lost_agent = true;
+        self.lives.lost_agent = Some(self.engine.topology.rank_of(agent));
         tracing::warn!(
-            "the agent of this node has ended: open streams go on, and none can be opened"
+            "an agent of this node has ended: open streams go on, and none can be opened"
         );
     }
 
     /// # Errors
     /// The agent of this rank is gone.
     pub(super) fn check_agent(&self) -> Result<()> {
-        match self.lives.has_lost_agent {
-            true => Err(agent_dead(self.engine.topology.rank().0).into()),
-            false => Ok(()),
+        match self.lives.lost_agent {
+            Some(rank) => Err(agent_dead(rank.0).into()),
+            None => Ok(()),
         }
     }
 
@@ -388,7 +388,7 @@ impl JobState {
     fn board_says_why(&mut self) -> bool {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
-        self.lives.has_news() || self.lives.is_over() || self.lives.has_lost_agent
+        self.lives.has_news() || self.lives.is_over() || self.lives.lost_agent.is_some()
     }
 
     /// All ranks have arrived at the end: who goes from now on does so properly, and the watch says

@@ -59,7 +59,7 @@ impl JobState {
         options: Options,
         mut bootstrap: Box<dyn Bootstrap>,
         ranks: u32,
-        receive: &mut dyn FnMut() -> Result<Party>,
+        receive: &mut dyn FnMut(&[&str]) -> Result<Party>,
     ) -> Result<Started> {
         let ranks = bootstrap::ranks_of_nodes(&mut *bootstrap, ranks)?;
         let topology = bootstrap.topology().with_agents(&ranks)?;

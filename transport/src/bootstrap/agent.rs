@@ -229,13 +229,22 @@ impl Welcome {
                     }
                 }
                 Err(error) if !error.is_timeout() => return Err(error),
-                // Its name is free once it has ended.
-                Err(_) if DescriptorListener::listen(first, 1).is_ok() => {
-                    return Err(failed("the first agent of this node has ended"));
-                }
-                Err(_) => {}
+                Err(_) => check_agents(&[first])?,
             }
         }
+    }
+}
+
+/// Makes sure that the other agents of this node live, which have sockets of these names.
+///
+/// # Errors
+/// One of them has ended.
+pub fn check_agents(names: &[&str]) -> Result<()> {
+    // The name of who has ended is free.
+    let has_ended = |name: &&str| DescriptorListener::listen(name, 1).is_ok();
+    match names.iter().any(has_ended) {
+        true => Err(failed("another agent of this node has ended")),
+        false => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::topology::{Rank, Topology};
 
 pub use agent::{
     Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Party,
-    Reception, Welcome, default_name as default_agent_name, ranks_of_nodes,
+    Reception, Welcome, check_agents, default_name as default_agent_name, ranks_of_nodes,
 };
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};

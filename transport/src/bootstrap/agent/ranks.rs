@@ -10,6 +10,8 @@ use crate::topology::{NodeId, Rank, Topology};
 const TOLD: &str = "agent-ranks";
 /// Key of rank 0's pieces of the list of all nodes.
 const ALL: &str = "agent-nodes";
+/// Longest list of all nodes: it is a part of the one message that a rank is told.
+const MOST_LIST_BYTES: usize = 4 << 10;
 /// First byte of what rank 0 tells instead of a list.
 const REFUSED: char = '!';
 
@@ -28,14 +30,16 @@ pub fn ranks_of_nodes(bootstrap: &mut dyn Bootstrap, mine: u32) -> Result<Vec<u3
     bootstrap.put(TOLD, &mine.to_le_bytes())?;
     bootstrap.fence()?;
     if topology.rank() == Rank(0) {
-        let gathered = gather(bootstrap, &topology)?;
+        let gathered = gather(bootstrap, &topology);
         let text = match &gathered {
-            Ok(ranks) => encode(ranks),
-            Err(why) => format!("{REFUSED}{why}"),
+            Ok(Ok(ranks)) => encode(ranks),
+            Ok(Err(why)) => format!("{REFUSED}{why}"),
+            // The others wait for it, whatever has gone wrong here.
+            Err(error) => format!("{REFUSED}{error}"),
         };
         hosts::leave(&mut OfBootstrap(bootstrap), ALL, &text)?;
         bootstrap.fence()?;
-        return gathered.map_err(refused);
+        return gathered?.map_err(refused);
     }
     bootstrap.fence()?;
     let launcher = bootstrap.launcher().name();
@@ -79,6 +83,13 @@ fn gather(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Result<V
             return Ok(Err(why));
         }
         ranks.push(here);
+    }
+    let list = encode(&ranks).len();
+    if list > MOST_LIST_BYTES {
+        return Ok(Err(format!(
+            "the nodes have too many numbers of ranks by turns: a list of {list} bytes, of \
+             {MOST_LIST_BYTES} at most; let nodes with equally many follow each other"
+        )));
     }
     Ok(Ok(ranks))
 }
