@@ -125,7 +125,8 @@ fn blocks_in_c_and_cpp_compile() {
     assert!(compiled >= 15, "only {compiled} blocks were found");
 }
 
-/// A shell reads what the documents show it, and a line before says whether `.ci/documents` runs it.
+/// A shell reads what the documents show it, and a line before says whether `.ci/documents` runs
+/// it.
 #[test]
 fn blocks_of_shell_have_a_meaning() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,8 +56,8 @@ macro_rules! declare {
                 /// The spill's bound, `spill_bytes`.
                 limit_bytes: usize,
             },
-            /// Broadcasts to the elements of an array are kept for a step and the one behind it, and
-            /// a step has had more than fit: the job ends.
+            /// Broadcasts to the elements of an array are kept for a step and the one behind it,
+            /// and a step has had more than fit: the job ends.
             #[error(
                 "broadcasts to the elements of an array need {bytes} bytes in a step, and memory_bytes allows for \
                  {limit_bytes}: end a step, or fence, before there are so many, or raise `memory_bytes`"

@@ -44,8 +44,8 @@ pub(crate) use stop::Stop;
 /// How often peers' lives are looked at where nothing else happens.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(100);
 
-/// Rounds in a row that may be left out because they would do nothing: what is looked at by time, in
-/// each that is made, has to be looked at now and then.
+/// Rounds in a row that may be left out because they would do nothing: what is looked at by time,
+/// in each that is made, has to be looked at now and then.
 const LEFT_OUT: u32 = 7;
 
 /// Target of events about deliveries, by which they have their facility.
@@ -330,5 +330,36 @@ fn talk<'a>(engine: &'a Engine, options: &Options) -> Talk<'a> {
         topology: &engine.topology,
         cookie: engine.cookie,
         timeout: options.bootstrap_timeout(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Job;
+    use crate::seat::Seating;
+
+    #[test]
+    fn who_makes_progress_now_and_then_looks_after_others_each_time() {
+        let job = Job::start(Options {
+            launcher: Some(Launcher::Single),
+            ..Options::default()
+        })
+        .unwrap();
+        let state = |look: fn(&JobState) -> u64| job.seat().look(|state| look(state)).unwrap();
+        let left_out = || state(|state| u64::from(state.left_out));
+        for _ in 0..1000 {
+            job.progress().unwrap();
+            if left_out() > 0 {
+                break;
+            }
+        }
+        assert!(left_out() > 0, "there was nothing to do");
+        let looked = || state(|state| state.checked_ns);
+        let before = looked();
+        std::thread::sleep(2 * LOOK_AROUND);
+        job.progress().unwrap();
+        assert!(looked() > before && left_out() == 0);
+        job.shutdown().unwrap();
     }
 }

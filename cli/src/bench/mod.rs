@@ -350,8 +350,8 @@ pub enum Seat {
     Threaded,
     /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
     Minirank,
-    /// Processes of each node are the relays of its ranks, which are processes without a fabric (histo,
-    /// a2a, push, cc, channel)
+    /// Processes of each node are the relays of its ranks, which are processes without a fabric
+    /// (histo, a2a, push, cc, channel)
     Agent,
 }
 

@@ -57,7 +57,8 @@ pub fn serve_jobs(
     options.check()?;
     let bootstrap = start_beside_agents(options.launcher, options.bootstrap_timeout())?;
     if bootstrap.topology().size() > 1 {
-        let why = "several agents, of one node or more, serve one job; start them without a time to linger";
+        let why = "several agents, of one node or more, serve one job; start them without a time \
+                   to linger";
         return Err(Error::config("agent", why));
     }
     let reception = Reception::open(name, ranks, MOST_WAITING)?;

@@ -73,8 +73,8 @@ pub(crate) enum Assembled {
 }
 
 /// Records in reassembly, one per inbound lane or link at most, in buffers of `limit_bytes`
-/// together (one always may); of these, an eighth is for buffers that wait to be used again, or that
-/// are larger than their record.
+/// together (one always may); of these, an eighth is for buffers that wait to be used again, or
+/// that are larger than their record.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     partials: HashMap<Input, Partial>,

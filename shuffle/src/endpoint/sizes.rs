@@ -160,7 +160,7 @@ mod tests {
     use trihop_transport::topology::Rank;
 
     use super::*;
-    use crate::route::RouteName;
+    use crate::route::{Rails, RouteName};
 
     #[test]
     fn an_item_that_no_message_may_be_as_long_as_names_the_option() {
@@ -179,6 +179,28 @@ mod tests {
             text.to_string().starts_with("option item_bytes: "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn lanes_are_as_long_as_is_asked_for_within_their_share_and_frames_stay_as_they_are() {
+        let sizes = |local: u32, longest_lane_bytes: usize| {
+            let mut options = StreamOptions::default();
+            let shares = Shares {
+                longest_lane_bytes,
+                ..options.shares()
+            };
+            options.given_shares = Some(shares);
+            let topology = Topology::from_node_sizes(&[local; 2], Rank(0)).unwrap();
+            let route = JobRoute::new(RouteName::ThreeHop(Rails::ONE), &topology).unwrap();
+            let sizes = StreamSizes::new(&topology, &route, &options);
+            (sizes.lane_bytes as usize, sizes.frame_bytes)
+        };
+        let default = Shares::default().longest_lane_bytes;
+        assert_eq!(sizes(2, default), (64 << 10, 16 << 10));
+        assert_eq!(sizes(2, 256 << 10), (256 << 10, 16 << 10));
+        // 2 MiB are for 32 lanes, and for 2,048.
+        assert_eq!(sizes(16, 256 << 10), (64 << 10, 16 << 10));
+        assert_eq!(sizes(1024, 256 << 10), (4096, 1024));
     }
 
     #[test]

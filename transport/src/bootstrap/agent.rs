@@ -3,8 +3,8 @@
 //! An agent takes an abstract name, and is ready from then on; there is nothing to clean up. A rank
 //! introduces itself there, and is told once all ranks of the node have: who it is, the job's
 //! secret, and the sockets of the others. Where a node has several agents, its first one has the
-//! name, and tells the others as it tells the ranks. Both compare their versions first, and the kernel
-//! says that both are one user's ([`DescriptorListener`]).
+//! name, and tells the others as it tells the ranks. Both compare their versions first, and the
+//! kernel says that both are one user's ([`DescriptorListener`]).
 
 mod ranks;
 mod reception;

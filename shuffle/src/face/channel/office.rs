@@ -80,8 +80,8 @@ impl Office {
         }
     }
 
-    /// Tells askers what the owner has for them, others by `send`, which does not wait, and may take
-    /// the memory of the record.
+    /// Tells askers what the owner has for them, others by `send`, which does not wait, and may
+    /// take the memory of the record.
     pub(super) fn tell(
         &self,
         owner: &mut Owner,

@@ -1,5 +1,5 @@
-//! Requests to owners of channels, and their answers, as records: the bytes of a message, and behind
-//! them what they are, so that a message stays where it has come to lie.
+//! Requests to owners of channels, and their answers, as records: the bytes of a message, and
+//! behind them what they are, so that a message stays where it has come to lie.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,0 +1,172 @@
+//! Several threads that use one stream.
+
+use super::*;
+
+#[test]
+fn many_threads_send_each_in_order_while_others_flush() {
+    let job = job();
+    let (shuffle, heard) = listening(&job, "threads");
+    const EACH: u32 = 20_000;
+    let senders: Vec<_> = (0..4u32)
+        .map(|number| {
+            let shuffle = shuffle.clone();
+            thread::spawn(move || {
+                for at in 0..EACH {
+                    shuffle.send(Rank(0), number, &at.to_le_bytes()).unwrap();
+                    if at % 4096 == number {
+                        shuffle.flush(Queues::ORIGIN).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    shuffle.fence().unwrap();
+    let mut next = [0u32; 4];
+    for (number, bytes) in heard.lock().unwrap().iter() {
+        let at = u32::from_le_bytes(bytes[..].try_into().unwrap());
+        assert_eq!(std::mem::replace(&mut next[*number as usize], at + 1), at);
+    }
+    assert_eq!(next, [EACH; 4]);
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn long_records_of_two_threads_are_those_of_their_senders() {
+    let job = job();
+    const EACH: usize = 64;
+    let heard = Arc::new(Mutex::new([0; 2]));
+    let shuffle = job
+        .shuffle("long")
+        .handler({
+            let heard = Arc::clone(&heard);
+            move |m, _| {
+                assert_eq!(m.bytes.len(), LENGTHS[m.kind as usize]);
+                assert!(m.bytes.iter().all(|&byte| u32::from(byte) == m.kind));
+                heard.lock().unwrap()[m.kind as usize] += 1;
+                // Slower than its senders: what they lend waits.
+                thread::sleep(Duration::from_micros(200));
+            }
+        })
+        .open()
+        .unwrap();
+    const LENGTHS: [usize; 2] = [100_000, 300_000];
+    let senders = [0, 1].map(|number| {
+        let shuffle = shuffle.clone();
+        thread::spawn(move || {
+            let record = vec![number as u8; LENGTHS[number]];
+            for _ in 0..EACH {
+                shuffle.send(Rank(0), number as u32, &record).unwrap();
+            }
+        })
+    });
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    shuffle.fence().unwrap();
+    assert_eq!(*heard.lock().unwrap(), [EACH; 2]);
+    job.shutdown().unwrap();
+}
+
+/// Opens a stream that adds up what it gets.
+fn adding(job: &Job, name: &str) -> (Stream<u64>, Arc<AtomicU64>) {
+    let sum = Arc::new(AtomicU64::new(0));
+    let add = Arc::clone(&sum);
+    let stream = job
+        .stream::<u64>(name)
+        .handler(move |_, items, _| {
+            add.fetch_add(items.iter().sum(), Ordering::Relaxed);
+        })
+        .open()
+        .unwrap();
+    (stream, sum)
+}
+
+/// Pushes until one goes without the turn.
+fn push_until_open(stream: &Stream<u64>) -> u64 {
+    let mut pushed = 0;
+    until("a push without the turn", || {
+        stream.push(Rank(0), 1).unwrap();
+        pushed += 1;
+        Threaded::window(&stream.handle.of).is_open()
+    });
+    pushed
+}
+
+#[test]
+fn pushes_without_the_turn_are_there_for_every_other_call() {
+    if !trihop_transport::park::can_lease() {
+        eprintln!("skipped: no leases on this machine");
+        return;
+    }
+    let job = job();
+    let (stream, sum) = adding(&job, "items");
+    let mut pushed = push_until_open(&stream);
+    for _ in 0..3 {
+        stream.push(Rank(0), 1).unwrap();
+        pushed += 1;
+    }
+    assert_eq!(stream.stats().unwrap().sent, pushed);
+    pushed += push_until_open(&stream);
+    // Another thread has no part in it, and ends it.
+    let other = stream.clone();
+    let there = thread::spawn(move || other.push(Rank(0), 100).unwrap());
+    there.join().unwrap();
+    stream.fence().unwrap();
+    assert_eq!(sum.load(Ordering::Relaxed), pushed + 100);
+    // What the application leaves in a run goes by age although it never calls again.
+    pushed += push_until_open(&stream);
+    stream.push(Rank(0), 1).unwrap();
+    until("what was pushed without the turn", || {
+        sum.load(Ordering::Relaxed) == pushed + 101
+    });
+    stream.push(Rank(0), 1).unwrap();
+    assert!(stream.push(Rank(1), 0).is_err(), "no such rank");
+    push_until_open(&stream);
+    job.shutdown().unwrap();
+    assert!(matches!(stream.push(Rank(0), 1), Err(Error::Closed(_))));
+}
+
+#[test]
+fn pushes_of_many_threads_arrive_each_in_order_and_once() {
+    const THREADS: u64 = 3;
+    const ITEMS: u64 = 100_000;
+    let job = job();
+    let last = Arc::new(Mutex::new([0; THREADS as usize]));
+    let heard = Arc::clone(&last);
+    let stream = job
+        .stream::<u64>("in order")
+        .handler(move |_, items, _| {
+            let mut heard = heard.lock().unwrap();
+            for item in items {
+                let of = &mut heard[(item % THREADS) as usize];
+                assert_eq!(item / THREADS, *of, "in the order of its thread");
+                *of += 1;
+            }
+        })
+        .open()
+        .unwrap();
+    let other = adding(&job, "beside");
+    thread::scope(|scope| {
+        for of in 0..THREADS {
+            let (stream, other) = (&stream, &other.0);
+            scope.spawn(move || {
+                for number in 0..ITEMS {
+                    stream.push(Rank(0), number * THREADS + of).unwrap();
+                    // One of them does other things too, in long intervals.
+                    if of == 0 && number % 5_000 == 0 {
+                        other.push(Rank(0), 1).unwrap();
+                        other.poll().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    stream.fence().unwrap();
+    assert_eq!(*last.lock().unwrap(), [ITEMS; THREADS as usize]);
+    assert_eq!(stream.stats().unwrap().sent, THREADS * ITEMS);
+    job.shutdown().unwrap();
+    assert_eq!(other.1.load(Ordering::Relaxed), ITEMS / 5_000);
+}
