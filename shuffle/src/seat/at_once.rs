@@ -2,8 +2,8 @@
 
 use trihop_transport::topology::Rank;
 
+use super::Seating;
 use super::calls::{Handle, check_open};
-use super::{MAYBE_LONG, Seating};
 use crate::engine::at_once::OwnSend;
 use crate::engine::long::Record;
 use crate::engine::outbound::Pushes;
@@ -82,7 +82,7 @@ impl<S: Seating> Handle<S> {
         if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
             return Ok(());
         }
-        if bytes.len() >= MAYBE_LONG && self.sends_lent(bytes.len())? {
+        if self.sends_lent(bytes.len()) {
             return self.send_lent(target, kind, Record { bytes, tail: &[] });
         }
         self.send(

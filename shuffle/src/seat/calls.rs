@@ -30,6 +30,8 @@ pub(crate) struct Handle<S: Seating> {
     /// This rank, and the ranks of the job.
     pub(crate) rank: Rank,
     pub(crate) size: u32,
+    /// Length of the longest record that fits a frame.
+    pub(super) longest_in_frame: usize,
     /// This rank, where what it sends to itself is handled at once.
     pub(super) at_once: Option<Rank>,
 }
@@ -38,9 +40,10 @@ impl<S: Seating> Handle<S> {
     /// What `open` has opened; `of` is what the seat keeps of it.
     pub(crate) fn new(seat: S, id: StreamId, of: S::OfStream, name: &str) -> Result<Self> {
         let what = "opening a stream";
-        let (rank, size) = seat.with(what, |job| {
+        let (rank, size, longest_in_frame) = seat.with(what, |job| {
+            let longest_in_frame = job.engine.out(id)?.longest_in_frame();
             let topology = &job.engine.topology;
-            Ok((topology.rank(), topology.size()))
+            Ok((topology.rank(), topology.size(), longest_in_frame))
         })?;
         Ok(Self {
             seat,
@@ -49,6 +52,7 @@ impl<S: Seating> Handle<S> {
             name: name.into(),
             rank,
             size,
+            longest_in_frame,
             at_once: None,
         })
     }

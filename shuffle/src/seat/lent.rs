@@ -8,9 +8,6 @@ use crate::engine::long::Record;
 use crate::engine::outbound::Outbound;
 use crate::error::Result;
 
-/// Shorter records are not asked whether they are long: where they are, they are copied.
-pub(crate) const MAYBE_LONG: usize = 4 << 10;
-
 const ROOM: &str = "room to send";
 
 /// Rounds of progress in which nothing of a record moves, until it is copied.
@@ -18,12 +15,11 @@ const IN_VAIN: u32 = 64;
 
 impl<S: Seating> Handle<S> {
     /// Whether a record of so many bytes is one for [`Handle::send_lent`], sent from here.
-    #[cold]
-    pub(crate) fn sends_lent(&self, bytes: usize) -> Result<bool> {
-        if self.seat.is_in_handler() || self.seat.may_wait("a send").is_err() {
-            return Ok(false);
-        }
-        self.with_out("a send", |out| Ok(out.is_long(bytes)))
+    #[inline]
+    pub(crate) fn sends_lent(&self, bytes: usize) -> bool {
+        bytes > self.longest_in_frame
+            && !self.seat.is_in_handler()
+            && self.seat.may_wait("a send").is_ok()
     }
 
     /// As [`Handle::send`] of a long record. What has to wait of it is copied once it has not moved

@@ -45,7 +45,6 @@ pub(crate) use collective::{
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
-pub(crate) use lent::MAYBE_LONG;
 pub(crate) use open::open;
 pub(crate) use park::{NAP, Park};
 pub(crate) use relay::relay;

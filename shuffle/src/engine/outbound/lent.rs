@@ -1,7 +1,7 @@
 //! Long records that leave out of the memory of whoever sends them: what has to wait of other
 //! records is copied.
 
-use trihop_transport::protocol::wire::{RECORD_HEADER_BYTES, RUN_HEADER_BYTES, align8};
+use trihop_transport::protocol::wire::{RECORD_HEADER_BYTES, RUN_HEADER_BYTES};
 use trihop_transport::topology::Rank;
 
 use super::Outbound;
@@ -10,9 +10,9 @@ use crate::error::Result;
 use crate::queue::audience::Audience;
 
 impl Outbound {
-    /// Whether a record of so many bytes fits no frame.
-    pub fn is_long(&self, bytes: usize) -> bool {
-        RUN_HEADER_BYTES + RECORD_HEADER_BYTES + align8(bytes) > self.frame_bytes
+    /// Length of the longest record that fits a frame.
+    pub fn longest_in_frame(&self) -> usize {
+        (self.frame_bytes - RUN_HEADER_BYTES - RECORD_HEADER_BYTES) & !7
     }
 
     /// As [`Outbound::try_send`] of a long record, which stays the caller's: it goes on with it by
@@ -52,7 +52,7 @@ impl Outbound {
         record: &mut Vec<u8>,
     ) -> Result<()> {
         let bytes = record.len();
-        if !self.is_long(bytes) {
+        if bytes <= self.longest_in_frame() {
             return self.send_or_spill(target, kind, record);
         }
         self.check(target, bytes)?;

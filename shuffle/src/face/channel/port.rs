@@ -15,7 +15,7 @@ use crate::engine::long::Record;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::job::Awaited;
-use crate::seat::{MAYBE_LONG, Seat};
+use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
@@ -134,8 +134,7 @@ impl<S: Seat> Port<S> {
                         return Ok(id);
                     }
                     let target = self.descriptor.owner();
-                    let is_lent = !tries && bytes.len() >= MAYBE_LONG;
-                    let sent = match is_lent && handle.sends_lent(bytes.len())? {
+                    let sent = match !tries && handle.sends_lent(bytes.len()) {
                         true => with_scratch(|tail| {
                             let kind = request.write(tail);
                             handle.send_lent(target, kind, Record { bytes, tail })
