@@ -1,5 +1,7 @@
 //! The fence of all streams of a job.
 
+use std::fmt::Display;
+
 use super::{JobState, Way};
 use crate::endpoint::Engine;
 use crate::error::{Error, Result};
@@ -27,7 +29,7 @@ impl JobState {
     /// [`Error::Misuse`] while one is started, or the end of a step of a stream is.
     pub fn begin_fence(&mut self, way: Way) -> Result<()> {
         let what = "a fence of all streams";
-        self.check_not_fencing(what)?;
+        self.check_not_fencing(&what)?;
         self.engine
             .open_streams()
             .try_for_each(|(_, out)| out.check_no_step(what))?;
@@ -69,7 +71,7 @@ impl JobState {
     ///
     /// # Errors
     /// [`Error::Misuse`].
-    pub fn check_not_fencing(&self, what: &str) -> Result<()> {
+    pub fn check_not_fencing(&self, what: &dyn Display) -> Result<()> {
         match &self.parked.of_all {
             Some(fence) if fence.way == Way::Started => {
                 let why =

@@ -281,7 +281,7 @@ impl JobState {
     /// # Errors
     /// [`Error::Misuse`] where another is under way.
     pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<u64> {
-        self.check_not_fencing(&end.to_string())?;
+        self.check_not_fencing(&end)?;
         let (state, out, _) = self.engine.stream_mut(id)?;
         let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
         self.parked.endings.retain(|of| !is_told(of));

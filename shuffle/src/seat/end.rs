@@ -24,7 +24,7 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
     let what = "shutting down";
     seat.may_wait(what)?;
     seat.with(what, |job| {
-        job.check_not_fencing(what)?;
+        job.check_not_fencing(&what)?;
         let mut streams = job.engine.open_streams();
         streams.try_for_each(|(_, out)| out.check_contributed())
     })?;
