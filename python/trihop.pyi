@@ -1,8 +1,8 @@
 # What each call does is in its docstring, and in docs/PYTHON.md.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Union, final
+from typing import Any, Generic, Literal, TypeVar, Union, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ __all__ = [
     "Shuffle",
     "Channels",
     "Channel",
+    "Request",
     "Error",
     "WouldBlock",
     "Timeout",
@@ -21,6 +22,7 @@ __all__ = [
     "Misuse",
     "Config",
     "NoChannel",
+    "BarrierBroken",
     "NoMemory",
     "PeerGone",
 ]
@@ -31,6 +33,29 @@ __version__: str
 _Bytes = Any
 _Option = Union[str, int, bool]
 _Op = Literal["sum", "min", "max", "xor", "and", "or"]
+_When = Literal["immediately", "buffered", "deposited", "received"]
+_What = Literal[
+    "in",
+    "out",
+    "in_or_out",
+    "empty",
+    "full",
+    "closed",
+    "size",
+    "capacity",
+    "acquire",
+    "release",
+    "zero",
+    "value",
+    "available",
+    "arrive",
+    "abort",
+    "reset",
+    "waiting",
+    "broken",
+    "one_missing",
+]
+_Given = TypeVar("_Given", covariant=True)
 _Ranks = Union[int, npt.NDArray[np.integer[Any]], Sequence[int]]
 
 class Error(Exception):
@@ -43,6 +68,7 @@ class Closed(Error): ...
 class Misuse(Error): ...
 class Config(Error): ...
 class NoChannel(Error): ...
+class BarrierBroken(Error): ...
 class NoMemory(Error): ...
 
 class PeerGone(Error):
@@ -77,9 +103,22 @@ class Job:
     def node_of(self, rank: int) -> int: ...
     def ranks_of(self, node: int) -> list[int]: ...
     def stream(
-        self, name: str, dtype: npt.DTypeLike, *, held_bytes: int = 1 << 30, **options: _Option
+        self,
+        name: str,
+        dtype: npt.DTypeLike,
+        *,
+        handler: Callable[[int, npt.NDArray[Any]], object] | None = None,
+        held_bytes: int = 1 << 30,
+        **options: _Option,
     ) -> Stream: ...
-    def shuffle(self, name: str, *, held_bytes: int = 1 << 30, **options: _Option) -> Shuffle: ...
+    def shuffle(
+        self,
+        name: str,
+        *,
+        handler: Callable[[int, int, bytes], object] | None = None,
+        held_bytes: int = 1 << 30,
+        **options: _Option,
+    ) -> Shuffle: ...
     def channels(self, name: str, **options: _Option) -> Channels: ...
     def barrier(self) -> None: ...
     def allreduce(self, values: npt.ArrayLike, op: _Op = "sum") -> Any: ...
@@ -134,6 +173,17 @@ class Channels:
         window_messages: int | None = None,
         window_bytes: int | None = None,
     ) -> Channel: ...
+    def semaphore(
+        self,
+        value: int = 1,
+        *,
+        most: int | None = None,
+        ports: int | None = None,
+        window_messages: int | None = None,
+    ) -> Channel: ...
+    def barrier(
+        self, parties: int, *, ports: int | None = None, window_messages: int | None = None
+    ) -> Channel: ...
     def attach(self, descriptor: str) -> Channel: ...
     def close(self) -> None: ...
 
@@ -143,12 +193,14 @@ class Channel:
     def descriptor(self) -> str: ...
     @property
     def owner(self) -> int: ...
+    @property
+    def kind(self) -> Literal["messages", "semaphore", "barrier"]: ...
     def send(
         self,
         data: _Bytes,
         kind: int = 0,
         *,
-        when: Literal["immediately", "buffered", "deposited", "received"] = "deposited",
+        when: _When = "deposited",
         timeout: float | None = None,
     ) -> None: ...
     def get(self, *, timeout: float | None = None) -> tuple[int, int, bytes]: ...
@@ -156,9 +208,28 @@ class Channel:
     def pop(self, *, timeout: float | None = None) -> tuple[int, int, bytes]: ...
     def poll(
         self,
-        what: Literal["in", "out", "in_or_out", "empty", "full", "closed", "size", "capacity"],
+        what: _What,
         *,
         timeout: float | None = None,
     ) -> int: ...
+    def start_get(self, *, timeout: float | None = None) -> Request[tuple[int, int, bytes]]: ...
+    def start_poll(self, what: _What, *, timeout: float | None = None) -> Request[int]: ...
+    def start_send(
+        self,
+        data: _Bytes,
+        kind: int = 0,
+        *,
+        when: _When = "deposited",
+        timeout: float | None = None,
+    ) -> Request[None]: ...
+    def fileno(self) -> int: ...
     def failures(self) -> tuple[int, str | None]: ...
     def close(self) -> None: ...
+
+@final
+class Request(Generic[_Given]):
+    def test(self) -> bool: ...
+    def wait(self) -> _Given: ...
+    def fileno(self) -> int: ...
+    def cancel(self) -> None: ...
+    def __await__(self) -> Generator[Any, Any, _Given]: ...

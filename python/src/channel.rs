@@ -1,16 +1,17 @@
 //! Channels: bounded queues of messages, each on the rank that has made it.
 
-use std::time::Duration;
+use std::os::fd::AsRawFd;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::PyTuple;
 use trihop::ChannelLimits;
-use trihop::channel::{Descriptor, Poll, Received, Return, Timeout};
+use trihop::channel::{ChannelKind, Descriptor, Poll, Received, Return};
 use trihop::threaded;
 
 use crate::array::View;
-use crate::error::Failure;
+use crate::error::{Failure, of_call};
+use crate::request::{Request, timeout_of, triple};
 
 /// The channels of a job on this rank: `Job.channels` opens them. Any rank makes some, and attaches
 /// to those of others, at any time and alone.
@@ -47,15 +48,45 @@ impl Channels {
         window_messages: Option<u32>,
         window_bytes: Option<u64>,
     ) -> PyResult<Channel> {
-        let usual = ChannelLimits::default();
-        let limits = ChannelLimits {
-            messages: messages.unwrap_or(usual.messages),
-            bytes: bytes.unwrap_or(usual.bytes),
-            ports: ports.unwrap_or(usual.ports),
-            window_messages: window_messages.unwrap_or(usual.window_messages),
-            window_bytes: window_bytes.unwrap_or(usual.window_bytes),
-        };
+        let limits = limits_of((messages, bytes), ports, (window_messages, window_bytes));
         let channel = py.detach(|| self.channels.create(limits));
+        let channel = channel.map_err(Failure::from)?;
+        Ok(Channel { channel })
+    }
+
+    /// Makes a semaphore of this rank's: a number, from `value` on, that `poll("acquire")` takes one
+    /// from, once there is one, and `poll("release")` gives one to, `most` at most. So many calls of
+    /// a port may wait at once: `window_messages`.
+    ///
+    /// Raises `Config` for a value above `most`, and for impossible limits.
+    #[pyo3(signature = (value=1, *, most=None, ports=None, window_messages=None))]
+    fn semaphore(
+        &self,
+        py: Python<'_>,
+        value: u64,
+        most: Option<u64>,
+        ports: Option<u32>,
+        window_messages: Option<u32>,
+    ) -> PyResult<Channel> {
+        let limits = limits_of((None, None), ports, (window_messages, None));
+        let most = most.unwrap_or(u64::MAX);
+        let channel = py.detach(|| self.channels.semaphore(value, most, limits));
+        let channel = channel.map_err(Failure::from)?;
+        Ok(Channel { channel })
+    }
+
+    /// Makes a barrier of this rank's, in which as many calls of `poll("arrive")` wait for each
+    /// other as it has parties, of whichever ranks and ports. Limits as of `semaphore`.
+    #[pyo3(signature = (parties, *, ports=None, window_messages=None))]
+    fn barrier(
+        &self,
+        py: Python<'_>,
+        parties: u32,
+        ports: Option<u32>,
+        window_messages: Option<u32>,
+    ) -> PyResult<Channel> {
+        let limits = limits_of((None, None), ports, (window_messages, None));
+        let channel = py.detach(|| self.channels.barrier(parties, limits));
         let channel = channel.map_err(Failure::from)?;
         Ok(Channel { channel })
     }
@@ -101,6 +132,16 @@ impl Channel {
         self.channel.descriptor().owner().0
     }
 
+    /// What it is: "messages", "semaphore" or "barrier".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.channel.kind() {
+            ChannelKind::Messages => "messages",
+            ChannelKind::Semaphore => "semaphore",
+            ChannelKind::Barrier => "barrier",
+        }
+    }
+
     /// Sends `bytes`, or whatever has the buffer protocol, with 32 bits that mean what the program
     /// wants. Returns `when` the message was "deposited" in the channel, or "received" from it by
     /// somebody, or "buffered" here, or "immediately" (which raises `WouldBlock` where the port has
@@ -132,34 +173,89 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        triple(py, py.detach(|| self.channel.get(timeout)))
+        got(py, py.detach(|| self.channel.get(timeout)))
     }
 
     /// As `get`, and the message stays where it is.
     #[pyo3(signature = (*, timeout=None))]
     fn peek<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        triple(py, py.detach(|| self.channel.peek(timeout)))
+        got(py, py.detach(|| self.channel.peek(timeout)))
     }
 
     /// As `get`, without the bytes, which are dropped.
     #[pyo3(signature = (*, timeout=None))]
     fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        triple(py, py.detach(|| self.channel.pop(timeout)))
+        got(py, py.detach(|| self.channel.pop(timeout)))
     }
 
     /// Waits until there is a message ("in", which gives how many), room ("out": for how many), one
     /// of both ("in_or_out": 1, 2, or 3 for both), no message ("empty"), no room ("full"), or the
     /// channel is "closed"; or asks for its "size" or "capacity" in messages.
     ///
-    /// Raises `WouldBlock`, `Timeout`; `Closed` where it will never be.
+    /// Of a semaphore: waits until there is one and takes it ("acquire"), or takes nothing
+    /// ("available"), or until there is none ("zero"); "release", "value". Of a barrier: waits for
+    /// the others ("arrive"), which gives how many came before, or until one alone is missing
+    /// ("one_missing"); "abort", "reset", "waiting", "broken".
+    ///
+    /// Raises `WouldBlock`, `Timeout`; `Closed` where it will never be; `BarrierBroken`; `Misuse`
+    /// for what channels of this kind do not know.
     #[pyo3(signature = (what, *, timeout=None))]
     fn poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<u64> {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
         let polled = py.detach(|| self.channel.poll(what, timeout));
         Ok(polled.map_err(of_call)?)
+    }
+
+    /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept on.
+    ///
+    /// Raises `WouldBlock` where as many requests of the port wait as may.
+    #[pyo3(signature = (*, timeout=None))]
+    fn start_get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
+        let timeout = timeout_of(timeout)?;
+        Request::of(py.detach(|| self.channel.start_get(timeout)), timeout)
+    }
+
+    /// Starts a `poll`, and does not wait. As `start_get`.
+    #[pyo3(signature = (what, *, timeout=None))]
+    fn start_poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<Request> {
+        let what = named("what", what, WHAT)?;
+        let timeout = timeout_of(timeout)?;
+        Request::of(
+            py.detach(|| self.channel.start_poll(what, timeout)),
+            timeout,
+        )
+    }
+
+    /// Starts a `send`, and does not wait. The bytes are copied.
+    ///
+    /// Raises `WouldBlock`, with nothing sent, where the port has as much under way as it may.
+    #[pyo3(signature = (data, kind=0, *, when="deposited", timeout=None))]
+    fn start_send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        kind: u32,
+        when: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Request> {
+        let when = named("when", when, WHEN)?;
+        let timeout = timeout_of(timeout)?;
+        let view = View::of_bytes(data)?;
+        let bytes = view.bytes();
+        let started = py.detach(|| self.channel.start_send(kind, bytes, when, timeout));
+        Request::of(started, timeout)
+    }
+
+    /// A file descriptor for `select`, `selectors` and their like, which is readable while something
+    /// may be had from the channel without waiting: a message, one of a semaphore, the place of the
+    /// last one to come to a barrier, or an error. It is the port's, and neither to be read nor
+    /// closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let descriptor = py.detach(|| self.channel.event().map(|event| event.as_raw_fd()));
+        Ok(descriptor.map_err(of_call)?)
     }
 
     /// How many sends have failed after they had returned, and why the last of them has.
@@ -175,20 +271,10 @@ impl Channel {
     }
 }
 
-type Triple<'py> = (u32, u32, Bound<'py, PyBytes>);
+type Triple<'py> = Bound<'py, PyTuple>;
 
-fn triple<'py>(py: Python<'py>, got: Result<Received, trihop::Error>) -> PyResult<Triple<'py>> {
-    let message = got.map_err(of_call)?;
-    let bytes = PyBytes::new(py, &message.bytes);
-    Ok((message.source.0, message.kind, bytes))
-}
-
-/// Of a call of a channel, which is not about the room of a stream.
-fn of_call(error: trihop::Error) -> Failure {
-    match error {
-        trihop::Error::WouldBlock => Failure::NotNow,
-        error => Failure::Engine(error),
-    }
+fn got<'py>(py: Python<'py>, got: Result<Received, trihop::Error>) -> PyResult<Triple<'py>> {
+    triple(py, &got.map_err(of_call)?)
 }
 
 const WHEN: &[(&str, Return)] = &[
@@ -207,7 +293,34 @@ const WHAT: &[(&str, Poll)] = &[
     ("closed", Poll::Closed),
     ("size", Poll::Size),
     ("capacity", Poll::Capacity),
+    ("acquire", Poll::Acquire),
+    ("release", Poll::Release),
+    ("zero", Poll::Zero),
+    ("value", Poll::Value),
+    ("available", Poll::Available),
+    ("arrive", Poll::Arrive),
+    ("abort", Poll::Abort),
+    ("reset", Poll::Reset),
+    ("waiting", Poll::Waiting),
+    ("broken", Poll::Broken),
+    ("one_missing", Poll::OneMissing),
 ];
+
+/// Those that are given, and the usual ones.
+fn limits_of(
+    (messages, bytes): (Option<u32>, Option<u64>),
+    ports: Option<u32>,
+    (window_messages, window_bytes): (Option<u32>, Option<u64>),
+) -> ChannelLimits {
+    let usual = ChannelLimits::default();
+    ChannelLimits {
+        messages: messages.unwrap_or(usual.messages),
+        bytes: bytes.unwrap_or(usual.bytes),
+        ports: ports.unwrap_or(usual.ports),
+        window_messages: window_messages.unwrap_or(usual.window_messages),
+        window_bytes: window_bytes.unwrap_or(usual.window_bytes),
+    }
+}
 
 /// What a word stands for.
 pub fn named<T: Copy>(argument: &str, word: &str, all: &[(&str, T)]) -> PyResult<T> {
@@ -217,16 +330,4 @@ pub fn named<T: Copy>(argument: &str, word: &str, all: &[(&str, T)]) -> PyResult
         let names = names.join(", ");
         PyValueError::new_err(format!("{argument} is `{word}`: it is one of {names}"))
     })
-}
-
-fn timeout_of(seconds: Option<f64>) -> PyResult<Timeout> {
-    let Some(seconds) = seconds else {
-        return Ok(Timeout::Never);
-    };
-    if seconds == 0.0 {
-        return Ok(Timeout::Once);
-    }
-    let time = Duration::try_from_secs_f64(seconds)
-        .map_err(|why| PyValueError::new_err(format!("a timeout of {seconds} seconds: {why}")))?;
-    Ok(Timeout::After(time))
 }

@@ -1,5 +1,7 @@
 //! One class of exceptions for each kind of failure that a program acts on.
 
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -48,6 +50,12 @@ create_exception!(
     NoChannel,
     Error,
     "A descriptor that names no channel: not one, of another job, or of a channel that is gone."
+);
+create_exception!(
+    trihop,
+    BarrierBroken,
+    Error,
+    "A barrier is broken, or was made whole while this call waited in it."
 );
 create_exception!(trihop, NoMemory, Error, "There is no memory for a record.");
 create_exception!(
@@ -123,6 +131,36 @@ impl From<Failure> for PyErr {
     }
 }
 
+/// Of a call of a channel, which is not about the room of a stream.
+pub fn of_call(error: trihop::Error) -> Failure {
+    match error {
+        trihop::Error::WouldBlock => Failure::NotNow,
+        error => Failure::Engine(error),
+    }
+}
+
+/// What a handler has raised last. It has ended the job, which the calls of the program say.
+static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
+
+/// Keeps what a handler has raised, for whoever is told that it has.
+pub fn keep_raised(error: PyErr) {
+    let before = RAISED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .replace(error);
+    drop(before); // with no lock held: it may own anything
+}
+
+/// That a handler has failed, because of what it has raised.
+fn by_handler(text: String) -> PyErr {
+    Python::attach(|py| {
+        let error = Error::new_err(text);
+        let raised = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+        error.set_cause(py, raised.as_ref().map(|raised| raised.clone_ref(py)));
+        error
+    })
+}
+
 fn raised(error: &trihop::Error) -> PyErr {
     use trihop::Error as Engine;
     let text = error.to_string();
@@ -136,6 +174,8 @@ fn raised(error: &trihop::Error) -> PyErr {
         | Engine::TooLarge { .. }
         | Engine::Mismatch { .. } => Misuse::new_err(text),
         Engine::Config { .. } | Engine::Environment { .. } => Config::new_err(text),
+        Engine::BarrierBroken { .. } => BarrierBroken::new_err(text),
+        Engine::Handler { .. } => by_handler(text),
         Engine::NoChannel { .. } => NoChannel::new_err(text),
         Engine::NoMemory { .. } | Engine::SpillFull { .. } | Engine::BroadcastsFull { .. } => {
             NoMemory::new_err(text)
@@ -163,6 +203,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("Misuse", py.get_type::<Misuse>()),
         ("Config", py.get_type::<Config>()),
         ("NoChannel", py.get_type::<NoChannel>()),
+        ("BarrierBroken", py.get_type::<BarrierBroken>()),
         ("NoMemory", py.get_type::<NoMemory>()),
         ("PeerGone", py.get_type::<PeerGone>()),
     ] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use trihop::over::UntypedConveyor;
 use trihop::threaded::Untyped;
-use trihop::{Arrival, ConveyorState, Error, Rank};
+use trihop::{Arrival, ConveyorState, End, Error, Rank};
 
 use crate::array::Targets;
 use crate::error::Failure;
@@ -92,6 +92,8 @@ impl Store for Records {
 pub struct Inbox<S> {
     pub untyped: Untyped,
     held_bytes: usize,
+    /// What arrives is handed to that, and nothing is kept here.
+    has_handler: bool,
     state: Mutex<State<S>>,
 }
 
@@ -155,7 +157,7 @@ impl<S: Store> State<S> {
 }
 
 impl<S: Store> Inbox<S> {
-    pub fn new(untyped: Untyped, held_bytes: usize) -> Self {
+    pub fn new(untyped: Untyped, held_bytes: usize, has_handler: bool) -> Self {
         let state = State {
             open: S::default(),
             of_rounds: None,
@@ -164,6 +166,7 @@ impl<S: Store> Inbox<S> {
         Self {
             untyped,
             held_bytes,
+            has_handler,
             state: Mutex::new(state),
         }
     }
@@ -175,6 +178,9 @@ impl<S: Store> Inbox<S> {
 
     /// Takes what has arrived.
     fn take(&self, state: &mut State<S>) -> Result<(), Failure> {
+        if self.has_handler {
+            return Ok(());
+        }
         match state.round {
             Some(_) => state.advance().map(drop)?,
             None => drop(self.untyped.take(|arrival| state.open.add(arrival))?),
@@ -213,6 +219,11 @@ impl<S: Store> Inbox<S> {
 
     /// What is here: after a round what was sent until then, and nothing else.
     pub fn pull(&self) -> Result<S, Failure> {
+        if self.has_handler {
+            let name = self.untyped.name();
+            let why = format!("`{name}` has a handler: nothing of it waits to be pulled");
+            return Err(Failure::Misuse(why));
+        }
         let mut state = self.state();
         if let Some(of_rounds) = state.of_rounds.take() {
             return Ok(of_rounds);
@@ -311,6 +322,9 @@ impl Inbox<Items> {
     }
 
     pub fn start_round(&self) -> Result<(), Failure> {
+        if self.has_handler {
+            return Ok(self.untyped.start(End::Round)?);
+        }
         let mut state = self.between_rounds()?;
         state.round = Some(UntypedConveyor::over(self.untyped.clone())?);
         state.advance()?;
@@ -319,6 +333,9 @@ impl Inbox<Items> {
 
     /// Whether the round that was started is over.
     pub fn test(&self) -> Result<bool, Failure> {
+        if self.has_handler {
+            return Ok(self.untyped.test()?);
+        }
         let mut state = self.state();
         if state.round.is_some() {
             self.check_held(&state)?;
@@ -340,6 +357,9 @@ impl Inbox<Items> {
 
     /// Where a call of this had no room, its round is under way, or over, and is waited for.
     pub fn round(&self) -> Result<(), Failure> {
+        if self.has_handler {
+            return Ok(self.untyped.round()?);
+        }
         let is_under_way = self.state().round.is_some();
         if !is_under_way {
             self.start_round()?;

@@ -5,12 +5,13 @@ use std::sync::Once;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyType};
-use trihop::threaded;
+use trihop::threaded::{self, UntypedBuilder};
 use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
 
 use crate::array::{ItemType, Numbers, View};
 use crate::channel::{Channels, named};
 use crate::error::Failure;
+use crate::handler;
 use crate::inbox::{Inbox, Store};
 use crate::stream::{Shuffle, Stream};
 
@@ -152,30 +153,46 @@ impl Job {
     /// Opens a stream of items, which `dtype` describes: whatever numpy takes for a type of one
     /// size, structures and rows included, of `max_message_bytes` at most. `held_bytes` is how much
     /// may wait here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
-    #[pyo3(signature = (name, dtype, *, held_bytes=HELD_BYTES, **options))]
+    ///
+    /// With a handler nothing waits: `handler(source, items)` is called for each run of items of one
+    /// source, on a thread of the library's, one call at a time. It may send, on this stream and
+    /// others, which never waits; what waits raises `Misuse` there. What it raises ends the job.
+    #[pyo3(signature = (name, dtype, *, handler=None, held_bytes=HELD_BYTES, **options))]
     fn stream(
         &self,
         py: Python<'_>,
         name: &str,
         dtype: &Bound<'_, PyAny>,
+        handler: Option<Py<PyAny>>,
         held_bytes: usize,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Stream> {
         let items = ItemType::new(py, dtype)?;
-        let inbox = self.open(py, name, items.bytes, held_bytes, options)?;
+        let of_items = match callable(py, handler)? {
+            Some(handler) => Some((handler, ItemType::new(py, dtype)?)),
+            None => None,
+        };
+        let handled = of_items.map(|(handler, items)| {
+            |builder: UntypedBuilder| handler::of_items(builder, handler, items)
+        });
+        let inbox = self.open(py, (name, items.bytes), held_bytes, options, handled)?;
         Ok(Stream { inbox, items })
     }
 
-    /// Opens a shuffle of byte records of any length. As `stream`. Collective.
-    #[pyo3(signature = (name, *, held_bytes=HELD_BYTES, **options))]
+    /// Opens a shuffle of byte records of any length. As `stream`, but that a handler is called for
+    /// each record: `handler(source, kind, data)`. Collective.
+    #[pyo3(signature = (name, *, handler=None, held_bytes=HELD_BYTES, **options))]
     fn shuffle(
         &self,
         py: Python<'_>,
         name: &str,
+        handler: Option<Py<PyAny>>,
         held_bytes: usize,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Shuffle> {
-        let inbox = self.open(py, name, 0, held_bytes, options)?;
+        let handled = callable(py, handler)?
+            .map(|handler| |builder: UntypedBuilder| handler::of_records(builder, handler));
+        let inbox = self.open(py, (name, 0), held_bytes, options, handled)?;
         Ok(Shuffle { inbox })
     }
 
@@ -312,10 +329,10 @@ impl Job {
     fn open<S: Store>(
         &self,
         py: Python<'_>,
-        name: &str,
-        item_bytes: usize,
+        (name, item_bytes): (&str, usize),
         held_bytes: usize,
         options: Option<&Bound<'_, PyDict>>,
+        handled: Option<impl FnOnce(UntypedBuilder) -> UntypedBuilder>,
     ) -> PyResult<Inbox<S>> {
         if held_bytes == 0 {
             return Err(PyValueError::new_err("held_bytes is 0: it is 1 at least"));
@@ -324,8 +341,12 @@ impl Job {
         if let Some(options) = self.stream_options(options)? {
             builder = builder.options(options);
         }
+        let has_handler = handled.is_some();
+        if let Some(handled) = handled {
+            builder = handled(builder);
+        }
         let untyped = py.detach(|| builder.open()).map_err(Failure::from)?;
-        Ok(Inbox::new(untyped, held_bytes))
+        Ok(Inbox::new(untyped, held_bytes, has_handler))
     }
 
     /// Those of the job, with what is given for one stream.
@@ -347,6 +368,20 @@ impl Job {
         set_all(&mut options, Some(given))?;
         options.check().map_err(Failure::from)?;
         Ok(Some(options.stream))
+    }
+}
+
+/// A handler that is given, which is to be called.
+fn callable(py: Python<'_>, handler: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+    match handler {
+        Some(handler) if !handler.bind(py).is_callable() => {
+            let why = format!(
+                "the handler is {}, which cannot be called",
+                handler.bind(py)
+            );
+            Err(PyTypeError::new_err(why))
+        }
+        handler => Ok(handler),
     }
 }
 

@@ -6,8 +6,10 @@
 mod array;
 mod channel;
 mod error;
+mod handler;
 mod inbox;
 mod job;
+mod request;
 mod stream;
 
 use pyo3::prelude::*;
@@ -22,5 +24,6 @@ fn package(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::Shuffle>()?;
     module.add_class::<channel::Channels>()?;
     module.add_class::<channel::Channel>()?;
+    module.add_class::<request::Request>()?;
     error::add(module)
 }

@@ -23,6 +23,7 @@ use crate::route::RouteName;
 use crate::{option_note, option_text, option_value, options_table};
 
 pub use pools::PoolLimits;
+pub(crate) use pools::getmsg_bytes_from_env;
 pub use shares::Shares;
 pub use shim::ShimOptions;
 use value::{Range, Value, range_of};

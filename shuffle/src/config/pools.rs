@@ -8,6 +8,23 @@ pub const ENV_INJECTION: &str = "TRIHOP_MAX_INJECTION_MB";
 /// Variable of the bound of what an agent receives.
 pub const ENV_EJECTION: &str = "TRIHOP_MAX_EJECTION_MB";
 
+/// Variable of the bound of what a rank's channels have handed out.
+const ENV_GETMSG: &str = "TRIHOP_MAX_GETMSG_MB";
+
+/// Bytes of messages that a rank has handed out of its channels, and that have not arrived where they
+/// were got: `TRIHOP_MAX_GETMSG_MB`, in MiB; `None` where that is not set.
+///
+/// # Errors
+/// As [`PoolLimits::from_env`].
+pub(crate) fn getmsg_bytes_from_env() -> Result<Option<u64>> {
+    let bytes = parse(ENV_GETMSG, variable(ENV_GETMSG))?;
+    Ok((bytes != usize::MAX).then_some(bytes as u64))
+}
+
+fn variable(key: &str) -> Option<String> {
+    std::env::var_os(key).map(|text| text.to_string_lossy().into_owned())
+}
+
 /// Largest value of these variables, in MiB.
 const MOST_MB: usize = 1 << 20;
 
@@ -45,10 +62,9 @@ impl PoolLimits {
     /// # Errors
     /// [`Error::Environment`]: one is no number from 1 to 1,048,576.
     pub fn from_env() -> Result<Self> {
-        let get = |key: &str| std::env::var_os(key).map(|text| text.to_string_lossy().into_owned());
         Ok(Self {
-            injection_bytes: parse(ENV_INJECTION, get(ENV_INJECTION))?,
-            ejection_bytes: parse(ENV_EJECTION, get(ENV_EJECTION))?,
+            injection_bytes: parse(ENV_INJECTION, variable(ENV_INJECTION))?,
+            ejection_bytes: parse(ENV_EJECTION, variable(ENV_EJECTION))?,
         })
     }
 

@@ -6,7 +6,7 @@ use trihop_transport::topology::Rank;
 
 use super::wire::{OPENING_BYTES, Payload};
 use super::{Channels, Office};
-use crate::config::StreamOptions;
+use crate::config::{StreamOptions, getmsg_bytes_from_env};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ pub struct ChannelsBuilder<S: Seat> {
     seat: S,
     name: String,
     options: Option<StreamOptions>,
+    getmsg_bytes: Option<u64>,
 }
 
 impl<S: Seat> ChannelsBuilder<S> {
@@ -27,6 +28,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             seat: seat.clone(),
             name: name.to_owned(),
             options: None,
+            getmsg_bytes: None,
         }
     }
 
@@ -38,6 +40,16 @@ impl<S: Seat> ChannelsBuilder<S> {
         self
     }
 
+    /// Bytes of messages that this rank hands out of its channels and that have not arrived at the
+    /// ranks which get them: beyond these, gets wait, and those that are tried once are
+    /// [`Error::WouldBlock`]. One message may be longer. It is this rank's alone; without it, it is
+    /// that of `TRIHOP_MAX_GETMSG_MB`, and none where that is not set. With it, each message that
+    /// is handed out is answered by a word that it has arrived.
+    pub fn getmsg_bytes(mut self, bytes: u64) -> Self {
+        self.getmsg_bytes = Some(bytes);
+        self
+    }
+
     pub(crate) fn open_by(
         self,
         handler: impl FnOnce(Arc<Office>) -> S::Handler,
@@ -46,6 +58,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             seat,
             name,
             options,
+            getmsg_bytes,
         } = self;
         let (rank, usual) = seat.with("opening channels", |job| {
             Ok((job.engine.topology.rank(), job.options.stream.clone()))
@@ -59,7 +72,11 @@ impl<S: Seat> ChannelsBuilder<S> {
             let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
             return Err(Error::config("max_message_bytes", why));
         }
-        let office = Office::new(rank);
+        let getmsg_bytes = match getmsg_bytes {
+            Some(bytes) => Some(bytes),
+            None => getmsg_bytes_from_env()?,
+        };
+        let office = Office::new(rank, getmsg_bytes);
         let handle = ShuffleBuilder::new(&seat, &name)
             .options(options)
             .handle_by(handler(Arc::clone(&office)))

@@ -7,7 +7,7 @@ use super::descriptor::Descriptor;
 use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
-use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, parse_limits};
+use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, message, parse_limits};
 use crate::error::Error;
 
 /// Ports of a rank, at most.
@@ -110,6 +110,8 @@ struct Port {
 #[derive(Default)]
 pub(super) struct Effects {
     pub waker: Option<Waker>,
+    /// To be sent to the owner, before all else.
+    pub arrived: Option<Request>,
     /// A message goes back to the owner, and then [`Client::returned`] is told of this request.
     pub back: Option<(u64, Request, Vec<u8>)>,
     /// To be sent to the owner.
@@ -449,6 +451,10 @@ impl Port {
             },
             receipt: None,
         });
+        if let (Some(of), message::TELLS, Some((port, _))) = (&message, head.value, self.opened) {
+            let bytes = of.bytes.len() as u64;
+            effects.arrived = Some(Request::Arrived { port, bytes });
+        }
         let answered = Answered {
             status: head.status,
             value: head.value,

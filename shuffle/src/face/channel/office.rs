@@ -49,10 +49,11 @@ impl News {
 }
 
 impl Office {
-    pub fn new(rank: Rank) -> Arc<Self> {
+    /// With the bound of what its owner has handed out and has not arrived, in bytes.
+    pub fn new(rank: Rank, getmsg_bytes: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             rank: rank.0,
-            owner: Mutex::default(),
+            owner: Mutex::new(Owner::new(getmsg_bytes)),
             client: Mutex::default(),
             epoch: Instant::now(),
         })
@@ -137,7 +138,15 @@ impl Office {
         effects: Effects,
         mut ask: impl FnMut(Request, Vec<u8>),
     ) -> Option<Waker> {
-        let Effects { waker, back, close } = effects;
+        let Effects {
+            waker,
+            arrived,
+            back,
+            close,
+        } = effects;
+        if let Some(arrived) = arrived {
+            ask(arrived, Vec::new());
+        }
         let returned = back.and_then(|(id, request, bytes)| {
             ask(request, bytes);
             self.client().returned(port, id)

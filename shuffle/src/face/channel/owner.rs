@@ -43,6 +43,14 @@ pub(super) struct Owner {
 }
 
 impl Owner {
+    /// With the bound of what it has handed out and has not arrived, in bytes.
+    pub fn new(getmsg_bytes: Option<u64>) -> Self {
+        Self {
+            ports: Ports::new(getmsg_bytes),
+            ..Self::default()
+        }
+    }
+
     /// Makes a channel, of messages where it is no `gate`; its number and epoch. `None` where there
     /// are as many as may be.
     pub fn create(&mut self, limits: ChannelLimits, gate: Option<Gate>) -> Option<(u32, u32)> {
@@ -128,6 +136,7 @@ impl Owner {
             | Request::Cancel { port, .. }
             | Request::Close { port }
             | Request::Want { port }
+            | Request::Arrived { port, .. }
             | Request::GiveBack { port, .. } => port,
         };
         let timeout_ns = match request {
@@ -174,6 +183,10 @@ impl Owner {
             Request::Poll { id, poll, .. } => queue.poll((port, id), poll, deadline_ns, ports),
             Request::Cancel { id, .. } => queue.cancel(port, id, ports),
             Request::Want { .. } => ports.want(port),
+            Request::Arrived { bytes, .. } => {
+                ports.arrived(port, bytes)?;
+                self.hand_on();
+            }
             Request::GiveBack {
                 number,
                 kind,
@@ -243,6 +256,17 @@ impl Owner {
         });
     }
 
+    /// What was handed out has arrived: goes on with the channels whose gets wait for that, each
+    /// once.
+    fn hand_on(&mut self) {
+        let Self { places, ports, .. } = self;
+        for channel in ports.take_behind() {
+            if let Some(queue) = &mut places[channel as usize].queue {
+                queue.hand_on(ports);
+            }
+        }
+    }
+
     /// The log alone hears of what a port has waiting. A channel that is closed goes with its last
     /// one.
     fn close_port(&mut self, rank: u32, port: u32) {
@@ -264,6 +288,7 @@ impl Owner {
                 );
             }
         }
+        self.hand_on();
         self.free(channel);
     }
 

@@ -30,15 +30,34 @@ fn on_both(
     inline: Program<crate::Inline<'static>>,
     threaded: Program<threaded::Threaded>,
 ) {
+    on_both_bound(None, count, node, inline, threaded);
+}
+
+/// As `on_both`; owners hand out so many bytes at most.
+fn on_both_bound(
+    bytes: Option<u64>,
+    count: u32,
+    node: fn(u32) -> u32,
+    inline: Program<crate::Inline<'static>>,
+    threaded: Program<threaded::Threaded>,
+) {
     let by_inline = move |_, bootstrap: Custom| -> Result<()> {
         let job = Job::start_with(loopback(), Box::new(bootstrap))?;
-        let channels = job.channels("channels").open()?;
+        let mut builder = job.channels("channels");
+        if let Some(bytes) = bytes {
+            builder = builder.getmsg_bytes(bytes);
+        }
+        let channels = builder.open()?;
         inline(&job, &channels)?;
         end(job, channels)
     };
     let by_threads = move |_, bootstrap: Custom| -> Result<()> {
         let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
-        let channels = job.channels("channels").open()?;
+        let mut builder = job.channels("channels");
+        if let Some(bytes) = bytes {
+            builder = builder.getmsg_bytes(bytes);
+        }
+        let channels = builder.open()?;
         threaded(&job, &channels)?;
         end(job, channels)
     };
@@ -64,6 +83,7 @@ macro_rules! on_both {
 
 mod events;
 mod gates;
+mod getmsg;
 mod given_up;
 mod long;
 

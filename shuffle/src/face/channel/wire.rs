@@ -18,6 +18,14 @@ pub(super) mod kinds {
     pub const WANT: u32 = 7;
     pub const GIVE_BACK: u32 = 8;
     pub const ANSWER: u32 = 9;
+    pub const ARRIVED: u32 = 10;
+}
+
+/// The value of an answer with a message.
+pub(super) mod message {
+    pub const COMES: u64 = 1;
+    /// The owner is told that it has arrived.
+    pub const TELLS: u64 = 2;
 }
 
 /// Bytes of a record beside those of a message, at most: of an answer.
@@ -57,7 +65,8 @@ struct RawRequest {
     /// Of a send, when it returns; of a get, what it does; what is polled for; of an opening, the
     /// asker's number of the port.
     what: U32,
-    /// The asker's number of the request; of a message that comes back, its number in the channel.
+    /// The asker's number of the request; of a message that comes back, its number in the channel;
+    /// of one that has arrived, its bytes.
     id: U64,
     timeout_ns: U64,
     /// Of a message, its kind and its source; of an opening, the channel's epoch.
@@ -113,6 +122,11 @@ pub(super) enum Request {
         number: u64,
         kind: u32,
         source: u32,
+    },
+    /// A message that the owner has handed out is at its asker's rank, which was asked to say so.
+    Arrived {
+        port: u32,
+        bytes: u64,
     },
 }
 
@@ -172,6 +186,10 @@ impl Request {
                 (id, word) = (number, u64::from(kind) | u64::from(source) << 32);
                 (kinds::GIVE_BACK, port)
             }
+            Self::Arrived { port, bytes } => {
+                id = bytes;
+                (kinds::ARRIVED, port)
+            }
         };
         let raw = RawRequest {
             port: port.into(),
@@ -223,6 +241,7 @@ impl Request {
                 kind: word as u32,
                 source: (word >> 32) as u32,
             },
+            kinds::ARRIVED => Self::Arrived { port, bytes: id },
             _ => return None,
         };
         let has_message = matches!(kind, kinds::SEND | kinds::GIVE_BACK);
@@ -310,7 +329,8 @@ pub(super) struct AnswerHead {
     pub port: u32,
     pub status: Status,
     pub id: u64,
-    /// What was polled; of an opening, the port's number at the owner; 1 where a message comes.
+    /// What was polled; of an opening, the port's number at the owner; where a message comes, of
+    /// [`message`].
     pub value: u64,
     pub ended: Ended,
     pub about: About,

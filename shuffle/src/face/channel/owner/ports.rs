@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::terms::ChannelLimits;
-use super::super::wire::{AnswerHead, Ended, HEAD_BYTES, Status};
+use super::super::wire::{AnswerHead, Ended, HEAD_BYTES, Status, message};
 use super::queue::Stored;
 use crate::queue::long_buffers;
 
@@ -78,6 +78,8 @@ struct Port {
     send_bytes: u64,
     /// Gets and polls that wait here.
     others: u64,
+    /// Bytes of messages that were handed out and have not arrived.
+    handed_out: u64,
 }
 
 /// The ports of an owner's channels. A number that names none is one of a port that is gone:
@@ -89,9 +91,50 @@ pub(crate) struct Ports {
     /// What is to be told, in no order.
     pub answers: Vec<Answer>,
     spare: Spare,
+    /// Bytes of messages that may be handed out and not arrived, where that is bound; those that
+    /// are, of all ports; and the channels whose gets wait for that.
+    getmsg_bytes: Option<u64>,
+    handed_out: u64,
+    behind: Vec<u32>,
 }
 
 impl Ports {
+    pub fn new(getmsg_bytes: Option<u64>) -> Self {
+        Self {
+            getmsg_bytes,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a message of so many bytes may be handed out: the first one always.
+    pub fn may_hand_out(&self, bytes: u64) -> bool {
+        let is_within = |most| self.handed_out.saturating_add(bytes) <= most;
+        bytes == 0 || self.handed_out == 0 || self.getmsg_bytes.is_none_or(is_within)
+    }
+
+    /// The channel of this port goes on once more may be handed out.
+    pub fn wait_behind(&mut self, port: u32) {
+        let channel = self.get(port).map(|of| of.channel);
+        self.behind.extend(channel);
+    }
+
+    /// The channels that go on.
+    pub fn take_behind(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.behind)
+    }
+
+    /// A message that was handed out to a port has arrived.
+    ///
+    /// # Errors
+    /// None of so many bytes was.
+    pub fn arrived(&mut self, port: u32, bytes: u64) -> Result<(), &'static str> {
+        let of = self.get(port).ok_or("a message of no port")?;
+        let left = of.handed_out.checked_sub(bytes);
+        of.handed_out = left.ok_or("more has arrived than was handed out")?;
+        self.handed_out -= bytes;
+        Ok(())
+    }
+
     /// A port of `channel` for an asker: rank and its number of the port.
     pub fn add(&mut self, (rank, number): (u32, u32), channel: u32, limits: &ChannelLimits) -> u32 {
         let port = Port {
@@ -106,6 +149,7 @@ impl Ports {
             sends: 0,
             send_bytes: 0,
             others: 0,
+            handed_out: 0,
         };
         let at = self.free.pop().unwrap_or(self.ports.len() as u32);
         match self.ports.get_mut(at as usize) {
@@ -123,7 +167,8 @@ impl Ports {
 
     /// Removes a port that is there.
     pub fn remove(&mut self, port: u32) {
-        if self.ports[port as usize].take().is_some() {
+        if let Some(of) = self.ports[port as usize].take() {
+            self.handed_out -= of.handed_out;
             self.free.push(port);
         }
     }
@@ -210,7 +255,18 @@ impl Ports {
 
     /// Hands a message out.
     pub fn answer_with(&mut self, port: u32, id: u64, message: Stored) {
-        self.tell(port, id, Status::Done, 1, Some(message));
+        let bytes = message.bytes.len() as u64;
+        let value = match self.getmsg_bytes {
+            Some(_) if bytes > 0 => message::TELLS,
+            _ => message::COMES,
+        };
+        if value == message::TELLS
+            && let Some(of) = self.get(port)
+        {
+            of.handed_out += bytes;
+            self.handed_out += bytes;
+        }
+        self.tell(port, id, Status::Done, value, Some(message));
     }
 
     fn tell(&mut self, port: u32, id: u64, status: Status, value: u64, message: Option<Stored>) {

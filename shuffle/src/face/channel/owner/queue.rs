@@ -42,7 +42,8 @@ struct Send {
     when: Return,
 }
 
-/// A channel. Where a get waits there is no message, and where a send waits no room for it.
+/// A channel. Where a get waits there is no message, or it may not be handed out yet; and where a
+/// send waits there is no room for it.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub limits: ChannelLimits,
@@ -58,6 +59,8 @@ pub(super) struct Queue {
     deposited: u64,
     sends: VecDeque<Waiting<Send>>,
     gets: VecDeque<Waiting<Take>>,
+    /// It is told once messages may be handed out again.
+    is_behind: bool,
     polls: Vec<Waiting<Poll>>,
 }
 
@@ -73,6 +76,7 @@ impl Queue {
             deposited: 0,
             sends: VecDeque::new(),
             gets: VecDeque::new(),
+            is_behind: false,
             polls: Vec::new(),
         }
     }
@@ -168,12 +172,14 @@ impl Queue {
         deadline_ns: Option<u64>,
         ports: &mut Ports,
     ) {
-        if !self.messages.is_empty() {
+        if self.gets.is_empty() && self.may_hand_out(take, ports) {
             self.hand_out(port, id, take, ports);
             return self.settle(ports);
         }
         match deadline_ns {
-            _ if self.closed => ports.answer(port, id, Status::Closed, 0),
+            _ if self.closed && self.messages.is_empty() => {
+                ports.answer(port, id, Status::Closed, 0)
+            }
             None => ports.answer(port, id, Status::WouldBlock, 0),
             Some(deadline_ns) => {
                 ports.wait_otherwise(port);
@@ -184,6 +190,9 @@ impl Queue {
                     deadline_ns,
                     what,
                 });
+                if !self.messages.is_empty() {
+                    self.settle(ports);
+                }
             }
         }
     }
@@ -197,8 +206,27 @@ impl Queue {
         Some(first)
     }
 
-    /// The message that a get would be answered by now.
+    /// Whether there is a message, and it may be handed out.
+    fn may_hand_out(&self, take: Take, ports: &Ports) -> bool {
+        let bytes = |first: &Stored| match take {
+            Take::Pop => 0,
+            Take::Get | Take::Peek => first.bytes.len() as u64,
+        };
+        let first = self.messages.front();
+        first.is_some_and(|first| ports.may_hand_out(bytes(first)))
+    }
+
+    /// Messages may be handed out again.
+    pub fn hand_on(&mut self, ports: &mut Ports) {
+        self.is_behind = false;
+        self.settle(ports);
+    }
+
+    /// The message that a get would be answered by now. Its memory is handed over here.
     pub fn get_now(&mut self, ports: &mut Ports) -> Option<Stored> {
+        if !self.gets.is_empty() {
+            return None;
+        }
         let first = self.take_first(ports)?;
         self.settle(ports);
         Some(first)
@@ -336,7 +364,8 @@ impl Queue {
                 let Send { message, when } = of.what;
                 ports.no_longer_sends(of.port, message.bytes.len() as u64);
                 self.put((of.port, of.id), when, message, of.deadline_ns, ports);
-            } else if !self.messages.is_empty()
+            } else if let Some(of) = self.gets.front()
+                && self.may_hand_out(of.what, ports)
                 && let Some(Waiting { port, id, what, .. }) = self.gets.pop_front()
             {
                 ports.no_longer_waits(port);
@@ -344,6 +373,18 @@ impl Queue {
             } else {
                 break;
             }
+        }
+        if self.messages.is_empty() {
+            if self.closed {
+                for of in std::mem::take(&mut self.gets) {
+                    ports.no_longer_waits(of.port);
+                    ports.answer(of.port, of.id, Status::Closed, 0);
+                }
+            }
+        } else if let Some(of) = self.gets.front()
+            && !std::mem::replace(&mut self.is_behind, true)
+        {
+            ports.wait_behind(of.port);
         }
         if self.polls.is_empty() {
             return;
@@ -454,7 +495,13 @@ impl Queue {
         self.closed = true;
         // Polls are looked at anew: some may hold now, or still.
         let mut polls = std::mem::take(&mut self.polls);
+        // Gets that wait for a message that is here have it yet.
+        let mut gets = match self.messages.is_empty() {
+            true => VecDeque::new(),
+            false => std::mem::take(&mut self.gets),
+        };
         self.end_where(Status::Closed, |_, _, _| true, ports);
+        self.gets.append(&mut gets);
         self.polls.append(&mut polls);
         self.settle(ports);
     }

@@ -8,6 +8,8 @@ use super::super::terms::{Return, Take};
 use super::super::wire::About;
 use super::*;
 
+mod handed_out;
+
 const RANKS: u32 = 3;
 const LIMITS: ChannelLimits = ChannelLimits {
     messages: 3,
