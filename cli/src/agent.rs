@@ -28,7 +28,8 @@ told the number of the node's ranks; the first one has the name and says `ready`
 
 With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
 once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
-and a second one ends it at once.
+and a second one ends it at once. Agents of several nodes, one on each, stay and end together, and
+each job has ranks on all of them.
 
 ENVIRONMENT
   TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given

@@ -32,10 +32,21 @@ pub(super) struct Gathering {
 /// All ranks of a job, as they have come.
 #[derive(Debug, Clone)]
 pub struct Party {
+    job: String,
     nonces: Vec<u64>,
 }
 
 impl Party {
+    /// Name of their job; empty where they have given none.
+    pub fn job(&self) -> &str {
+        &self.job
+    }
+
+    /// Whether one of them has ended, or does not wait any more; asked before they are welcomed.
+    pub fn has_lost_one(&self) -> bool {
+        self.nonces.iter().any(|&nonce| is_free(nonce))
+    }
+
     /// The nonces of the ranks' sockets, by place.
     pub fn nonces(&self) -> &[u64] {
         &self.nonces
@@ -75,6 +86,11 @@ impl Party {
     pub fn refuse(&self, why: &str) {
         self.nonces.iter().for_each(|&nonce| refuse(nonce, why));
     }
+}
+
+/// Whether the name is free by which a rank waits.
+fn is_free(nonce: u64) -> bool {
+    DescriptorListener::listen(&socket_name(nonce), 1).is_ok()
 }
 
 fn try_tell(nonce: u64, message: &[u8]) -> Result<()> {
@@ -192,7 +208,6 @@ impl Reception {
     /// Gives the places free of ranks that have ended, or do not wait any more: then the name is
     /// free by which they wait.
     fn forget_gone(&mut self) {
-        let is_free = |nonce| DescriptorListener::listen(&socket_name(nonce), 1).is_ok();
         for party in &mut self.parties {
             for place in &mut party.places {
                 place.take_if(|(nonce, watch)| watch.has_ended() || is_free(*nonce));
@@ -303,9 +318,12 @@ impl Reception {
         if self.parties[at].places.iter().any(Option::is_none) {
             return None;
         }
-        let places = self.parties.swap_remove(at).places.into_iter().flatten();
-        let nonces = places.map(|(nonce, _)| nonce).collect();
-        Some(Party { nonces })
+        let Gathering { job, places } = self.parties.remove(at);
+        let nonces = places.into_iter().flatten().map(|(nonce, _)| nonce);
+        Some(Party {
+            job,
+            nonces: nonces.collect(),
+        })
     }
 
     /// Gives up the name, and tells who waits here why.
