@@ -41,6 +41,8 @@ ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
   TRIHOP_AGENT_JOB    the job that it belongs to, where ranks of several come at a time
   TRIHOP_AGENT_PLACE  number of the rank among those of its agent; any that is free where unset
+  TRIHOP_AGENT_START  a command that starts the agent where there is none, such as
+                      `trihop agent --ranks 4 --linger-ms 5000`
   TRIHOP_LAUNCHER     `agent`, where neither is set: the agent with the default name";
 
 /// Be the relay of the ranks of this node, which are processes, or one of several that share them

@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
-const NOT_OPTIONS: [&str; 21] = [
+const NOT_OPTIONS: [&str; 22] = [
     "AGENT",
     "AGENT_JOB",
     "AGENT_LINGER_MS",
     "AGENT_PLACE",
+    "AGENT_START",
     "BOOT_FD",
     "MAX_EJECTION_MB",
     "MAX_INJECTION_MB",

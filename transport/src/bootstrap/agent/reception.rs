@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::{
-    ANY, JOB_BYTES_MAX, LOOK, MOST_RANKS, Welcome, behind_versions, failed, prefix, socket_name,
+    ANY, ENDS, JOB_BYTES_MAX, LOOK, MOST_RANKS, REFUSED, Welcome, behind_versions, failed, prefix,
+    socket_name,
 };
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES, wait_for_any};
@@ -112,12 +113,17 @@ fn log_unheard(error: &Error) {
     }
 }
 
-fn refusal(why: &str) -> Vec<u8> {
-    [&prefix()[..], &[0], why.as_bytes()].concat()
+fn refusal(kind: u8, why: &str) -> Vec<u8> {
+    [&prefix()[..], &[kind], why.as_bytes()].concat()
 }
 
 fn refuse(nonce: u64, why: &str) {
-    tell(nonce, &refusal(why));
+    tell(nonce, &refusal(REFUSED, why));
+}
+
+/// Tells a rank that its agent ends: where it knows how, it starts another one.
+fn end(nonce: u64, why: &str) {
+    tell(nonce, &refusal(ENDS, why));
 }
 
 impl Reception {
@@ -248,7 +254,7 @@ impl Reception {
     }
 
     fn refuse(&self, nonce: u64, why: &str) {
-        let refusal = refusal(why);
+        let refusal = refusal(REFUSED, why);
         let told = self.listener.with_reserve(|| try_tell(nonce, &refusal));
         if let Err(error) = told {
             log_unheard(&error);
@@ -331,12 +337,12 @@ impl Reception {
         // Who has connected so far is told, too.
         while let Ok(Some((bytes, ..))) = self.listener.try_accept() {
             if let Some((_, nonce)) = bytes.split_last_chunk::<8>() {
-                refuse(u64::from_le_bytes(*nonce), why);
+                end(u64::from_le_bytes(*nonce), why);
             }
         }
         let places = self.parties.drain(..).flat_map(|party| party.places);
         for (nonce, _) in places.flatten() {
-            refuse(nonce, why);
+            end(nonce, why);
         }
     }
 }
