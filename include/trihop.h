@@ -249,6 +249,11 @@ enum trihop_poll_t
   TRIHOP_POLL_WAITING = 15,
   // Of a barrier: 1 where it is broken and 0 where not, at once.
   TRIHOP_POLL_BROKEN = 16,
+  // Of a semaphore: until its value is above 0, of which it takes nothing; the value.
+  TRIHOP_POLL_AVAILABLE = 17,
+  // Of a barrier: until all of its parties but one wait in it; how many wait.
+  // `TRIHOP_ERR_BROKEN` where it is broken.
+  TRIHOP_POLL_ONE_MISSING = 18,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -2248,20 +2253,21 @@ trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
 trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int32_t *kind);
 
 // Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something may
-// be had from the channel without waiting: a message, or the error that it is closed or the job
-// has failed. It is the port's: the same at each call, closed by `trihop_channel_free`, and neither
-// to be read, written nor closed.
+// be had from the channel without waiting: a message; one of a semaphore (`TRIHOP_POLL_ACQUIRE`);
+// of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`), or the error that it is
+// broken; or the error that the channel is closed or the job has failed. It is the port's: the same
+// at each call, closed by `trihop_channel_free`, and neither to be read, written nor closed. Who
+// comes to a barrier before the last one starts that, and sleeps on `trihop_asked_event`.
 //
-// It is armed by the first call of this, and again by each get, peek and pop of this port that
-// finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is woken gets until
-// nothing is found, and then sleeps. Until then it stays readable. While it is armed it counts as
-// one request of the port's that waits.
+// It is armed by the first call of this, and again by each get, peek, pop, acquisition and arrival
+// of this port that finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is
+// woken takes until nothing is found, and then sleeps. Until then it stays readable. While it is
+// armed it counts as one request of the port's that waits.
 //
 // Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 // calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
 //
-// Fails with `TRIHOP_ERR_MISUSE` of a semaphore or a barrier, and with `TRIHOP_ERR_WOULD_BLOCK`
-// where as many requests of the port wait as may.
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
 

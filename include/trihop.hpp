@@ -1316,9 +1316,72 @@ public:
 
 private:
     friend class Channel;
+    friend class Asked;
     Received() noexcept : received_{} {}
 
     trihop_received_t received_;
+};
+
+namespace detail {
+/* Whether it was done in time; all else that fails is thrown. */
+inline bool in_time(trihop_status_t status) { return status != TRIHOP_ERR_TIMED_OUT && try_check(status); }
+} // namespace detail
+
+/* A call on a channel that was started: see trihop_asked_t. One that is not over is taken back with it. */
+class Asked {
+public:
+    Asked(Asked &&other) noexcept : asked_(std::exchange(other.asked_, nullptr)) {}
+    Asked &operator=(Asked &&) = delete;
+
+    ~Asked() {
+        if (asked_ != nullptr && trihop_asked_free(asked_) != TRIHOP_OK)
+            std::fprintf(stderr, "trihop_asked_free: %s\n", trihop_last_error());
+    }
+
+    trihop_asked_t *get() const noexcept { return asked_; }
+
+    /* Makes one round of progress; whether it is over, in time or not. */
+    bool test() {
+        int is_over = 0;
+        const trihop_status_t status = trihop_asked_test(asked_, &is_over);
+        if (is_over == 0)
+            check(status);
+        return is_over != 0;
+    }
+
+    /* Waits until it is over; whether that was in time. All else that it fails with is thrown. */
+    bool wait() { return detail::in_time(trihop_asked_wait(asked_)); }
+
+    /* Of a get: waits for its message; nothing where there was none in time. Once. */
+    std::optional<Received> received() {
+        if (!wait())
+            return std::nullopt;
+        Received received;
+        check(trihop_asked_received(asked_, &received.received_));
+        return received;
+    }
+
+    /* Of a poll: waits for what it says; nothing where it did not hold in time. */
+    std::optional<std::uint64_t> value() {
+        if (!wait())
+            return std::nullopt;
+        std::uint64_t value = 0;
+        check(trihop_asked_value(asked_, &value));
+        return value;
+    }
+
+    /* A file descriptor, which is the request's: see trihop_asked_event. */
+    int event() {
+        std::int32_t descriptor = -1;
+        check(trihop_asked_event(asked_, &descriptor));
+        return descriptor;
+    }
+
+private:
+    friend class Channel;
+    explicit Asked(trihop_asked_t *asked) noexcept : asked_(asked) {}
+
+    trihop_asked_t *asked_;
 };
 
 /* A port of a channel, which is closed with it: see trihop_channel_t. What cannot be done in time gives false or nothing, with
@@ -1389,6 +1452,25 @@ public:
         return poll(TRIHOP_POLL_ARRIVE, timeout);
     }
 
+    /* As receive, and does not wait: nothing where as many requests of the port wait as may. */
+    std::optional<Asked> start_receive(Timeout timeout = Timeout::never()) const {
+        return started([&](trihop_asked_t **asked) { return trihop_channel_start_get(channel_, timeout.ns(), asked); });
+    }
+
+    /* As poll, and does not wait. */
+    std::optional<Asked> start_poll(std::int32_t what, Timeout timeout = Timeout::never()) const {
+        return started([&](trihop_asked_t **asked) { return trihop_channel_start_poll(channel_, what, timeout.ns(), asked); });
+    }
+
+    /* As send, and does not wait: nothing, with nothing sent, where the port's window has no room. */
+    std::optional<Asked> start_send(std::uint32_t kind, const void *bytes, std::size_t length,
+                                    Return when = Return::WhenDeposited, Timeout timeout = Timeout::never()) const {
+        const auto returns = static_cast<std::int32_t>(when);
+        return started([&](trihop_asked_t **asked) {
+            return trihop_channel_start_send(channel_, kind, bytes, length, returns, timeout.ns(), asked);
+        });
+    }
+
     /* A file descriptor, which is the port's: see trihop_channel_event. */
     int event() const {
         std::int32_t descriptor = -1;
@@ -1410,7 +1492,14 @@ private:
     friend class Channels;
     explicit Channel(trihop_channel_t *channel) noexcept : channel_(channel) {}
 
-    static bool in_time(trihop_status_t status) { return status != TRIHOP_ERR_TIMED_OUT && try_check(status); }
+    static bool in_time(trihop_status_t status) { return detail::in_time(status); }
+
+    template <class Call> static std::optional<Asked> started(Call call) {
+        trihop_asked_t *asked = nullptr;
+        if (!try_check(call(&asked)))
+            return std::nullopt;
+        return Asked(asked);
+    }
 
     template <class Call> std::optional<Received> message(Timeout timeout, Call call) const {
         Received received;

@@ -1,5 +1,6 @@
 //! Channels: bounded queues of messages, each on the rank that makes it.
 
+pub mod asked;
 pub mod open;
 pub mod poll;
 
@@ -135,6 +136,16 @@ impl trihop_received_t {
     }
 }
 
+fn parse_return(when: i32) -> Result<Return, Failure> {
+    match when {
+        0 => Ok(Return::Immediately),
+        1 => Ok(Return::WhenBuffered),
+        2 => Ok(Return::WhenDeposited),
+        3 => Ok(Return::WhenReceived),
+        _ => Err(Failure::argument(format!("{when} is no trihop_return_t"))),
+    }
+}
+
 fn timeout_of(timeout_ns: i64) -> Timeout {
     match timeout_ns {
         TRIHOP_ONCE => Timeout::Once,
@@ -200,13 +211,7 @@ pub unsafe extern "C" fn trihop_channel_send(
     let send = |channel: &trihop_channel_t| {
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
-        let when = match when {
-            0 => Return::Immediately,
-            1 => Return::WhenBuffered,
-            2 => Return::WhenDeposited,
-            3 => Return::WhenReceived,
-            _ => return Err(Failure::argument(format!("{when} is no trihop_return_t"))),
-        };
+        let when = parse_return(when)?;
         let timeout = timeout_of(timeout_ns);
         Ok(either!(&channel.channel, channel => channel.send(kind, bytes, when, timeout))?)
     };

@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+mod channels;
 mod counters;
 mod refusals;
 mod streams;

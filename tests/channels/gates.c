@@ -1,4 +1,4 @@
-/* Semaphores, barriers and events of channels: `gates inline|threaded`. Says how many ranks there are. */
+/* Semaphores, barriers, events and started calls of channels: `gates inline|threaded`. Says how many ranks there are. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -93,7 +93,8 @@ static void lock(void)
     EQUAL(poll_for(semaphore, TRIHOP_POLL_VALUE), 1);
     EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_RELEASE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_ARRIVE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
-    EQUAL(trihop_channel_poll(semaphore, 17, TRIHOP_ONCE, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channel_poll(semaphore, 19, TRIHOP_ONCE, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(poll_for(semaphore, TRIHOP_POLL_AVAILABLE), 1);
     EQUAL(trihop_channel_get(semaphore, TRIHOP_ONCE, &got), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_channel_poll(numbers, TRIHOP_POLL_ACQUIRE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
     OK(trihop_barrier(job));
@@ -155,19 +156,14 @@ static void sleep_on(int event)
 /* The last rank takes what all send to rank 0's channel, and sleeps between. */
 static void wake(void)
 {
-    trihop_channel_t *inbox = NULL, *barrier = NULL;
+    trihop_channel_t *inbox = NULL;
     trihop_received_t got;
     trihop_status_t status;
     uint32_t i, count = 0;
     int event = 0, again;
 
-    if (rank == 0) {
+    if (rank == 0)
         OK(trihop_channel_create(channels, NULL, &inbox));
-        OK(trihop_channel_create_barrier(channels, 1, NULL, &barrier));
-        EQUAL(trihop_channel_event(barrier, &event), TRIHOP_ERR_MISUSE);
-        EQUAL(event == -1, 1);
-        OK(trihop_channel_free(barrier));
-    }
     inbox = shared(inbox, TRIHOP_CHANNEL_MESSAGES);
     if (rank == size - 1) {
         OK(trihop_channel_event(inbox, &event));
@@ -196,6 +192,102 @@ static void wake(void)
     OK(trihop_channel_free(inbox));
 }
 
+/* The last rank acquires what all release, and comes to a barrier last, and sleeps before either. */
+static void wake_at_gates(void)
+{
+    trihop_channel_t *semaphore = NULL, *barrier = NULL;
+    trihop_asked_t *first;
+    trihop_status_t status;
+    uint64_t value, before;
+    uint32_t count = 0;
+    int event, started, is_over;
+
+    if (rank == 0) {
+        OK(trihop_channel_create_semaphore(channels, 0, UINT64_MAX, NULL, &semaphore));
+        OK(trihop_channel_create_barrier(channels, size + 1, NULL, &barrier));
+    }
+    semaphore = shared(semaphore, TRIHOP_CHANNEL_SEMAPHORE);
+    barrier = shared(barrier, TRIHOP_CHANNEL_BARRIER);
+    OK(trihop_channel_poll(semaphore, TRIHOP_POLL_RELEASE, TRIHOP_NO_TIMEOUT, NULL));
+    if (rank < size - 1) {
+        EQUAL(poll_for(barrier, TRIHOP_POLL_ARRIVE) < size, 1);
+    } else {
+        OK(trihop_channel_event(semaphore, &event));
+        while (count < size) {
+            sleep_on(event);
+            while ((status = trihop_channel_poll(semaphore, TRIHOP_POLL_ACQUIRE, TRIHOP_ONCE, &value)) == TRIHOP_OK)
+                count++;
+            EQUAL(status, TRIHOP_ERR_WOULD_BLOCK);
+        }
+        EQUAL(count, size);
+        OK(trihop_channel_start_poll(barrier, TRIHOP_POLL_ARRIVE, TRIHOP_NO_TIMEOUT, &first));
+        OK(trihop_asked_event(first, &started));
+        OK(trihop_channel_event(barrier, &event));
+        sleep_on(event);
+        OK(trihop_asked_test(first, &is_over));
+        EQUAL(is_over, 0);
+        EQUAL(poll_for(barrier, TRIHOP_POLL_ONE_MISSING), size);
+        OK(trihop_channel_poll(barrier, TRIHOP_POLL_ARRIVE, TRIHOP_ONCE, &value));
+        EQUAL(value, size);
+        sleep_on(started);
+        OK(trihop_asked_test(first, &is_over));
+        EQUAL(is_over, 1);
+        OK(trihop_asked_value(first, &before));
+        EQUAL(before < size, 1);
+        OK(trihop_asked_free(first));
+    }
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(semaphore));
+    OK(trihop_channel_free(barrier));
+}
+
+/* The last rank starts gets of what rank 0 sends, whose sends end as they are taken. */
+static void start(void)
+{
+    enum { GETS = 8 };
+    trihop_channel_t *inbox = NULL;
+    trihop_asked_t *gets[GETS], *sent;
+    trihop_received_t got;
+    uint32_t i;
+    int event, is_over;
+
+    if (rank == 0)
+        OK(trihop_channel_create(channels, NULL, &inbox));
+    inbox = shared(inbox, TRIHOP_CHANNEL_MESSAGES);
+    for (i = 0; i < GETS && rank == size - 1; i++) {
+        OK(trihop_channel_start_get(inbox, TRIHOP_NO_TIMEOUT, &gets[i]));
+        OK(trihop_asked_test(gets[i], &is_over));
+        EQUAL(is_over, 0);
+    }
+    OK(trihop_barrier(job));
+    for (i = 0; i < GETS && rank == 0; i++) {
+        OK(trihop_channel_start_send(inbox, i, &i, sizeof i, TRIHOP_WHEN_RECEIVED, TRIHOP_NO_TIMEOUT, &sent));
+        OK(trihop_asked_event(sent, &event));
+        sleep_on(event);
+        OK(trihop_asked_test(sent, &is_over));
+        EQUAL(is_over, 1);
+        OK(trihop_asked_free(sent));
+    }
+    for (i = 0; i < GETS && rank == size - 1; i++) {
+        if (i % 2 == 0) {
+            OK(trihop_asked_event(gets[i], &event));
+            sleep_on(event);
+            OK(trihop_asked_test(gets[i], &is_over));
+            EQUAL(is_over, 1);
+        } else {
+            OK(trihop_asked_wait(gets[i]));
+        }
+        OK(trihop_asked_received(gets[i], &got));
+        EQUAL(got.kind, i);
+        EQUAL(got.length, sizeof i);
+        trihop_received_free(&got);
+        EQUAL(trihop_asked_received(gets[i], &got), TRIHOP_ERR_MISUSE);
+        OK(trihop_asked_free(gets[i]));
+    }
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(inbox));
+}
+
 int main(int argc, char **argv)
 {
     is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
@@ -209,6 +301,8 @@ int main(int argc, char **argv)
     lock();
     meet();
     wake();
+    wake_at_gates();
+    start();
     OK(trihop_channels_close(channels));
     if (rank == 0)
         printf("%" PRIu32 " ranks\n", size);

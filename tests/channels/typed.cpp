@@ -68,6 +68,22 @@ void run(const trihop::Job &job, const trihop::Channels &channels) {
         }
         EXPECT(!inbox.receive(Timeout::once()) && !inbox.peek(1us) && !inbox.pop(Timeout::once()));
         EXPECT(inbox.failures() == 0);
+
+        trihop::Asked get = inbox.start_receive().value(), polled = inbox.start_poll(TRIHOP_POLL_SIZE).value();
+        EXPECT(!get.test() && get.event() == get.event());
+        EXPECT(inbox.start_send(7, "late", 4).value().wait());
+        EXPECT(polled.value() == 0U);
+        EXPECT(get.received().value().kind() == 7);
+        trihop::Asked late = inbox.start_receive(1us).value();
+        while (!late.test()) {
+        }
+        EXPECT(!late.wait() && !late.received());
+        try {
+            get.received();
+            EXPECT(false);
+        } catch (const trihop::Error &error) {
+            EXPECT(error.status() == TRIHOP_ERR_MISUSE);
+        }
     }
     job.barrier();
 }

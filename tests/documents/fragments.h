@@ -12,6 +12,7 @@ struct Cell {
 };
 
 void consume(const void *bytes, std::size_t length);
+void compute();
 #ifdef IN_CELLS
 extern trihop::Job job;
 #endif
@@ -31,6 +32,7 @@ extern trihop_merging_t *merging;
 extern trihop_array_t *cells;
 extern trihop_channels_t *channels;
 extern trihop_channel_t *tasks, *lock, *gate;
+extern trihop_asked_t *started;
 extern trihop_received_t task;
 extern trihop_handler_t taker;
 extern trihop_status_t status;

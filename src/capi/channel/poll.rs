@@ -64,6 +64,36 @@ pub enum trihop_poll_t {
     TRIHOP_POLL_WAITING = 15,
     /// Of a barrier: 1 where it is broken and 0 where not, at once.
     TRIHOP_POLL_BROKEN = 16,
+    /// Of a semaphore: until its value is above 0, of which it takes nothing; the value.
+    TRIHOP_POLL_AVAILABLE = 17,
+    /// Of a barrier: until all of its parties but one wait in it; how many wait.
+    /// `TRIHOP_ERR_BROKEN` where it is broken.
+    TRIHOP_POLL_ONE_MISSING = 18,
+}
+
+pub(super) fn parse_poll(what: i32) -> Result<Poll, Failure> {
+    Ok(match what {
+        0 => Poll::In,
+        1 => Poll::Out,
+        2 => Poll::InOrOut,
+        3 => Poll::Empty,
+        4 => Poll::Full,
+        5 => Poll::Closed,
+        6 => Poll::Size,
+        7 => Poll::Capacity,
+        8 => Poll::Acquire,
+        9 => Poll::Release,
+        10 => Poll::Zero,
+        11 => Poll::Value,
+        12 => Poll::Arrive,
+        13 => Poll::Abort,
+        14 => Poll::Reset,
+        15 => Poll::Waiting,
+        16 => Poll::Broken,
+        17 => Poll::Available,
+        18 => Poll::OneMissing,
+        _ => return Err(Failure::argument(format!("{what} is no trihop_poll_t"))),
+    })
 }
 
 /// Waits until `what`, of `trihop_poll_t`, holds, asks for a number, or uses a semaphore or a
@@ -82,26 +112,7 @@ pub unsafe extern "C" fn trihop_channel_poll(
     value: *mut u64,
 ) -> trihop_status_t {
     let poll = |channel: &trihop_channel_t| {
-        let what = match what {
-            0 => Poll::In,
-            1 => Poll::Out,
-            2 => Poll::InOrOut,
-            3 => Poll::Empty,
-            4 => Poll::Full,
-            5 => Poll::Closed,
-            6 => Poll::Size,
-            7 => Poll::Capacity,
-            8 => Poll::Acquire,
-            9 => Poll::Release,
-            10 => Poll::Zero,
-            11 => Poll::Value,
-            12 => Poll::Arrive,
-            13 => Poll::Abort,
-            14 => Poll::Reset,
-            15 => Poll::Waiting,
-            16 => Poll::Broken,
-            _ => return Err(Failure::argument(format!("{what} is no trihop_poll_t"))),
-        };
+        let what = parse_poll(what)?;
         let timeout = timeout_of(timeout_ns);
         let polled = either!(&channel.channel, channel => channel.poll(what, timeout))?;
         if !value.is_null() {
@@ -137,20 +148,21 @@ pub unsafe extern "C" fn trihop_channel_kind(
 }
 
 /// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something may
-/// be had from the channel without waiting: a message, or the error that it is closed or the job
-/// has failed. It is the port's: the same at each call, closed by `trihop_channel_free`, and neither
-/// to be read, written nor closed.
+/// be had from the channel without waiting: a message; one of a semaphore (`TRIHOP_POLL_ACQUIRE`);
+/// of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`), or the error that it is
+/// broken; or the error that the channel is closed or the job has failed. It is the port's: the same
+/// at each call, closed by `trihop_channel_free`, and neither to be read, written nor closed. Who
+/// comes to a barrier before the last one starts that, and sleeps on `trihop_asked_event`.
 ///
-/// It is armed by the first call of this, and again by each get, peek and pop of this port that
-/// finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is woken gets until
-/// nothing is found, and then sleeps. Until then it stays readable. While it is armed it counts as
-/// one request of the port's that waits.
+/// It is armed by the first call of this, and again by each get, peek, pop, acquisition and arrival
+/// of this port that finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is
+/// woken takes until nothing is found, and then sleeps. Until then it stays readable. While it is
+/// armed it counts as one request of the port's that waits.
 ///
 /// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 /// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
 ///
-/// Fails with `TRIHOP_ERR_MISUSE` of a semaphore or a barrier, and with `TRIHOP_ERR_WOULD_BLOCK`
-/// where as many requests of the port wait as may.
+/// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_event(

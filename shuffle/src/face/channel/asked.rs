@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use trihop_transport::sync::Arc;
 
 use super::client::Answered;
+use super::event::Signal;
 use super::port::{Port, received};
 use super::wait::{Limit, outcome};
 use super::wire::Request;
@@ -38,9 +40,10 @@ impl FromAnswer for Received {
 }
 
 /// A request that is under way: a get, a poll or a send that [`Channel::start_get`] and its like
-/// have started. It is a future, and [`Asked::test`] and [`Asked::wait`] ask for its end. Dropped
-/// before that, it is taken back: a message that comes all the same goes back to its place in the
-/// channel, and what was sent may be sent all the same.
+/// have started. It is a future, [`Asked::test`] and [`Asked::wait`] ask for its end, and
+/// [`Asked::event`] is a descriptor to sleep on until then. Dropped before its end, it is taken
+/// back: a message that comes all the same goes back to its place in the channel, and what was sent
+/// may be sent all the same.
 ///
 /// On a job with threads whoever awaits it is woken by the thread that hears the answer. An inline
 /// job moves on only when the future is polled, so it asks to be polled again at once. A deadline
@@ -54,8 +57,12 @@ pub struct Asked<T, S: Seat> {
     limit: Limit,
     /// The owner was told that its time is over.
     is_cancelled: bool,
+    /// Where it has found nothing, the event of its port is armed.
+    arms: bool,
     /// The job wakes who awaits it where that fails.
     is_heard: bool,
+    /// Set once it has ended, where somebody has asked for that.
+    signal: Option<Arc<Signal>>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -77,27 +84,39 @@ impl<T, S: Seat> Asked<T, S> {
 
 #[expect(private_bounds, reason = "what answers are is the library's own")]
 impl<T: FromAnswer, S: Seat> Asked<T, S> {
-    fn new(port: &Arc<Port<S>>, id: u64, what: &'static str, limit: Limit) -> Self {
+    fn new(port: &Arc<Port<S>>, id: u64, (what, arms): (&'static str, bool), limit: Limit) -> Self {
         Self {
             port: Arc::clone(port),
             id,
             what,
             limit,
+            arms,
             is_cancelled: false,
             is_heard: false,
+            signal: None,
             of: PhantomData,
         }
     }
 
     fn finish(&mut self, answered: Answered) -> Result<T> {
         self.end();
-        let ended = outcome(answered.status, self.what, &self.port.descriptor());
-        if self.what == super::port::GET {
-            ended.inspect_err(|error| self.port.got(error))?;
-        } else {
-            ended?;
+        if let Some(signal) = &self.signal {
+            // Whoever awaits it may have been told in place of this.
+            signal.set();
         }
+        let ended = outcome(answered.status, self.what, &self.port.descriptor());
+        ended.inspect_err(|error| {
+            if self.arms {
+                self.port.got(error);
+            }
+        })?;
         Ok(T::from_answer(answered))
+    }
+
+    /// Whether its end is still to come, or to be said. A send that returns when it is started has
+    /// none.
+    pub fn is_under_way(&self) -> bool {
+        self.id != 0
     }
 
     /// Waits for the end.
@@ -105,6 +124,15 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
     /// # Errors
     /// As of the call that waits at once.
     pub fn wait(mut self) -> Result<T> {
+        self.wait_mut()
+    }
+
+    /// As [`Asked::wait`], and where that fails without the request having ended, it is still under
+    /// way. Said once, as by [`Asked::test`].
+    ///
+    /// # Errors
+    /// As [`Asked::wait`].
+    pub fn wait_mut(&mut self) -> Result<T> {
         let answered = match self.id {
             0 => Answered::nothing(),
             id => self.port.answer(id, self.what, self.limit)?,
@@ -118,6 +146,59 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
     /// As of the call that waits at once.
     pub fn test(&mut self) -> Result<Option<T>> {
         self.look(None)
+    }
+
+    /// A file descriptor for `poll`, `epoll` and their like, which is readable once the request has
+    /// ended or the job has failed: a [test](Asked::test) then says how. It is made by the first
+    /// call, one for each request, closed with the request, and neither to be read nor written.
+    ///
+    /// On an inline job it becomes readable only inside calls that make progress. Whoever sleeps on
+    /// it with a [timeout](Timeout::After) wakes when that is over, and tests: the owner may have
+    /// no clock that runs. A request that is awaited as well tells first whoever awaits it.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) where descriptors run out; as of every call where
+    /// the job has failed.
+    pub fn event(&mut self) -> Result<BorrowedFd<'_>> {
+        let signal = match self.signal.take() {
+            Some(signal) => signal,
+            None => self.signal_at_end()?,
+        };
+        Ok(self.signal.insert(signal).fd())
+    }
+
+    fn signal_at_end(&mut self) -> Result<Arc<Signal>> {
+        let signal = Arc::new(Signal::new()?);
+        let (port, id) = (Arc::clone(&self.port), self.id);
+        if id == 0 {
+            signal.set();
+            return Ok(signal);
+        }
+        let waker = Waker::from(Arc::clone(&signal));
+        self.hear_of_failure(&waker)?;
+        let mut client = port.channels().office.client();
+        let before = client.wake(port.number(), id, &waker);
+        let has_ended = client.is_answered(port.number(), id);
+        drop(client);
+        drop(before);
+        if has_ended {
+            signal.set();
+        }
+        Ok(signal)
+    }
+
+    /// Has `waker` woken where the job fails. Of an inline job a call says so.
+    fn hear_of_failure(&mut self, waker: &Waker) -> Result<()> {
+        if S::MOVES_ALONE {
+            let (seat, awaited) = (
+                &self.port.channels().handle.seat,
+                self.port.awaited(self.id),
+            );
+            let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
+            drop(seat.with(self.what, hear)?);
+            self.is_heard = true;
+        }
+        Ok(())
     }
 
     /// What it has ended with; else `waker` is woken by who hears of that.
@@ -141,11 +222,8 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         };
         drop(client);
         drop(before); // with no lock held: it may own anything
-        if let (None, Some(waker), true) = (&answered, waker, S::MOVES_ALONE) {
-            let awaited = self.port.awaited(id);
-            let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
-            drop(channels.handle.seat.with(self.what, hear)?);
-            self.is_heard = true;
+        if let (None, Some(waker)) = (&answered, waker) {
+            self.hear_of_failure(waker)?;
         }
         answered.map(|answered| self.finish(answered)).transpose()
     }
@@ -192,7 +270,7 @@ impl<S: Seat> Channel<S> {
     pub fn start_get(&self, timeout: Timeout) -> Result<Asked<Received, S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
         let id = port.start_get(&limit)?;
-        Ok(Asked::new(port, id, super::port::GET, limit))
+        Ok(Asked::new(port, id, (super::port::GET, true), limit))
     }
 
     /// Starts a [`poll`](Channel::poll), and does not wait.
@@ -202,7 +280,12 @@ impl<S: Seat> Channel<S> {
     pub fn start_poll(&self, poll: poll::Poll, timeout: Timeout) -> Result<Asked<u64, S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
         let id = port.start_poll(poll, &limit)?;
-        Ok(Asked::new(port, id, super::port::POLL, limit))
+        Ok(Asked::new(
+            port,
+            id,
+            (super::port::POLL, poll.takes()),
+            limit,
+        ))
     }
 
     /// Starts a [`send`](Channel::send), and does not wait: it has ended when that would return.
@@ -219,6 +302,6 @@ impl<S: Seat> Channel<S> {
     ) -> Result<Asked<(), S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
         let id = port.start_send(kind, bytes, when, &limit, true)?;
-        Ok(Asked::new(port, id, super::port::SEND, limit))
+        Ok(Asked::new(port, id, (super::port::SEND, false), limit))
     }
 }

@@ -295,6 +295,12 @@ impl Client {
         }
     }
 
+    /// Whether the answer to a request is there to be taken.
+    pub fn is_answered(&mut self, number: u32, id: u64) -> bool {
+        let mut all = self.port(number).pending.iter();
+        all.any(|asked| asked.id == id && matches!(asked.pending, Pending::Answered(_)))
+    }
+
     /// Nobody waits for this request any more: what there is to tell the owner.
     pub fn abandon(&mut self, number: u32, id: u64) -> Vec<(Request, Vec<u8>)> {
         let mut requests = Vec::new();

@@ -8,7 +8,6 @@ use trihop_transport::Error as TransportError;
 use trihop_transport::sync::{Arc, Mutex, PoisonError};
 
 use super::Channel;
-use super::poll::Poll;
 use super::port::{GET, Port};
 use super::terms::Timeout;
 use super::wait::Limit;
@@ -17,22 +16,26 @@ use crate::job::JobState;
 use crate::seat::Seat;
 
 /// An eventfd that is readable once it was woken, until it is cleared.
-struct Signal(OwnedFd);
+pub(super) struct Signal(OwnedFd);
 
 impl Signal {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let made = rustix::event::eventfd(0, flags);
         let made = made.map_err(|error| {
-            let what = "creating the eventfd of a channel's port";
+            let what = "creating an eventfd of a channel";
             TransportError::system(what, error)
         });
         Ok(Self(made?))
     }
 
-    fn set(&self) {
+    pub fn set(&self) {
         // EAGAIN: the counter is full, so it is readable anyway.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     fn clear(&self) {
@@ -115,7 +118,7 @@ impl Event {
         }
         self.signal.clear();
         // With no lock held: it may wake others.
-        let asked = port.start_poll(Poll::In, &Limit::new(Timeout::Never));
+        let asked = port.start_poll(port.kind().ready(), &Limit::new(Timeout::Never));
         let mut armed = self.armed();
         *armed = Armed::No;
         let id = asked.inspect_err(|_| self.signal.set())?;
@@ -131,7 +134,8 @@ impl Event {
 }
 
 impl<S: Seat> Port<S> {
-    /// A get has ended so. Where that has found nothing, the next message makes the event readable.
+    /// A get, or a poll that takes, has ended so. Where that has found nothing, the event becomes
+    /// readable once there is something.
     pub(super) fn got(&self, error: &Error) {
         if let (Error::WouldBlock | Error::TimedOut(_), Some(event)) = (error, self.event.get()) {
             // Where that fails it is readable, and whoever gets then hears why.
@@ -163,16 +167,19 @@ impl<S: Seat> Port<S> {
 
 impl<S: Seat> Channel<S> {
     /// A file descriptor for `poll`, `epoll` and their like, which is readable while something may
-    /// be had from the channel without waiting: a message, or the error that it is closed or the
-    /// job has failed. It is the port's: the same at each call, closed with the port, and neither
-    /// to be read nor written.
+    /// be had from the channel without waiting: a message; one of a semaphore
+    /// ([`Poll::Acquire`](super::Poll::Acquire)); of a barrier, the place of the last one to come
+    /// ([`Poll::Arrive`](super::Poll::Arrive)), or the error that it is broken; or the error that
+    /// the channel is closed or the job has failed. It is the port's: the same at each call, closed
+    /// with the port, and neither to be read nor written. Who comes to a barrier before the last one
+    /// starts that, and sleeps on [`Asked::event`](super::Asked::event).
     ///
-    /// It is armed by the first call of this, and again by each get, peek and pop of this port that
-    /// finds nothing ([`Error::WouldBlock`], [`Error::TimedOut`]), or whose future ends so. So
-    /// whoever is woken gets until nothing is found, and then sleeps. Until then it stays readable,
-    /// also where another port, or a get that waited, has taken what there was. While it is armed
-    /// it counts as one request of the port's that waits; each arming costs a request to the owner,
-    /// and no message beyond that.
+    /// It is armed by the first call of this, and again by each get, peek, pop, acquisition and
+    /// arrival of this port that finds nothing ([`Error::WouldBlock`], [`Error::TimedOut`]), or
+    /// whose future ends so. So whoever is woken takes until nothing is found, and then sleeps.
+    /// Until then it stays readable, also where another port, or a call that waited, has taken what
+    /// there was. While it is armed it counts as one request of the port's that waits; each arming
+    /// costs a request to the owner, and no message beyond that.
     ///
     /// On a job with threads it becomes readable by itself. On an inline job it does so only inside
     /// calls that make progress, of whichever stream: whoever sleeps on it there calls
@@ -204,12 +211,10 @@ impl<S: Seat> Channel<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Misuse`] of a semaphore or a barrier; [`Error::System`] where descriptors run out;
-    /// [`Error::WouldBlock`] where as many requests of the port wait as may; [`Error::Nested`]
-    /// inside a handler of an inline job.
+    /// [`Error::System`] where descriptors run out; [`Error::WouldBlock`] where as many requests of
+    /// the port wait as may; [`Error::Nested`] inside a handler of an inline job.
     pub fn event(&self) -> Result<BorrowedFd<'_>> {
         let port = &**self.port();
-        port.has_messages("events")?;
         let event = match port.event.get() {
             Some(event) => event,
             None => {
@@ -221,6 +226,6 @@ impl<S: Seat> Channel<S> {
                 event
             }
         };
-        Ok(event.signal.0.as_fd())
+        Ok(event.signal.fd())
     }
 }

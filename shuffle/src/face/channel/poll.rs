@@ -18,6 +18,15 @@ impl ChannelKind {
         all.get(number as usize).copied()
     }
 
+    /// What holds while something may be had from a channel of this kind without waiting.
+    pub(super) fn ready(self) -> Poll {
+        match self {
+            Self::Messages => Poll::In,
+            Self::Semaphore => Poll::Available,
+            Self::Barrier => Poll::OneMissing,
+        }
+    }
+
     /// As a sentence calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -74,6 +83,11 @@ pub enum Poll {
     Waiting = 15,
     /// Of a barrier: gives 1 where it is broken and 0 where not, at once.
     Broken = 16,
+    /// Of a semaphore: until its value is above 0, of which it takes nothing. Gives the value.
+    Available = 17,
+    /// Of a barrier: until all of its parties but one wait in it. Gives how many wait.
+    /// [`Error::BarrierBroken`](crate::Error::BarrierBroken) where it is broken.
+    OneMissing = 18,
 }
 
 impl Poll {
@@ -96,6 +110,8 @@ impl Poll {
             Self::Reset,
             Self::Waiting,
             Self::Broken,
+            Self::Available,
+            Self::OneMissing,
         ];
         all.get(number as usize).copied()
     }
@@ -105,19 +121,30 @@ impl Poll {
         match self {
             Self::In | Self::Out | Self::InOrOut | Self::Empty | Self::Full | Self::Closed => true,
             Self::Acquire | Self::Zero | Self::Arrive => true,
+            Self::Available | Self::OneMissing => true,
             Self::Size | Self::Capacity | Self::Release | Self::Value => false,
             Self::Abort | Self::Reset | Self::Waiting | Self::Broken => false,
         }
+    }
+
+    /// Whether it takes what the event of a port tells of: see [`ChannelKind::ready`].
+    pub(super) fn takes(self) -> bool {
+        matches!(self, Self::Acquire | Self::Arrive)
     }
 
     /// Whether channels of this kind know it.
     pub(super) fn is_of(self, kind: ChannelKind) -> bool {
         let own = match self {
             Self::Closed => return true,
-            Self::Acquire | Self::Release | Self::Zero | Self::Value => ChannelKind::Semaphore,
-            Self::Arrive | Self::Abort | Self::Reset | Self::Waiting | Self::Broken => {
-                ChannelKind::Barrier
+            Self::Acquire | Self::Release | Self::Zero | Self::Value | Self::Available => {
+                ChannelKind::Semaphore
             }
+            Self::Arrive
+            | Self::Abort
+            | Self::Reset
+            | Self::Waiting
+            | Self::Broken
+            | Self::OneMissing => ChannelKind::Barrier,
             Self::In
             | Self::Out
             | Self::InOrOut
@@ -138,7 +165,7 @@ mod tests {
     fn numbers_name_what_they_stand_for() {
         for number in 0..40 {
             let (poll, kind) = (Poll::of(number), ChannelKind::of(number));
-            assert_eq!((poll.is_some(), kind.is_some()), (number < 17, number < 3));
+            assert_eq!((poll.is_some(), kind.is_some()), (number < 19, number < 3));
             assert!(poll.is_none_or(|poll| poll as u32 == number));
             assert!(kind.is_none_or(|kind| kind as u32 == number));
             let kinds = (0..3).filter_map(ChannelKind::of);

@@ -64,6 +64,10 @@ impl<S: Seat> Port<S> {
         self.descriptor
     }
 
+    pub fn kind(&self) -> ChannelKind {
+        self.kind
+    }
+
     pub fn at_owner(&self) -> u32 {
         self.at_owner
     }
@@ -467,8 +471,13 @@ impl<S: Seat> Channel<S> {
     /// [`Error::ChannelClosed`] where it never will; else as [`Channel::get`].
     pub fn poll(&self, poll: Poll, timeout: Timeout) -> Result<u64> {
         let port = &*self.0;
-        let answered = port.call(POLL, timeout, |limit| port.start_poll(poll, limit))?;
-        Ok(answered.value)
+        let answered = port.call(POLL, timeout, |limit| port.start_poll(poll, limit));
+        let answered = answered.inspect_err(|error| {
+            if poll.takes() {
+                port.got(error);
+            }
+        });
+        Ok(answered?.value)
     }
 
     /// Sends of this port that have failed after they had returned, and why the last of them has.

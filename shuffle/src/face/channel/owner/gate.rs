@@ -39,6 +39,7 @@ impl Gate {
                 }
                 Poll::Zero => (*value == 0).then_some((Status::Done, 0)),
                 Poll::Value => Some((Status::Done, *value)),
+                Poll::Available => (*value > 0).then_some((Status::Done, *value)),
                 _ => None,
             },
             Self::Barrier {
@@ -46,8 +47,10 @@ impl Gate {
                 arrived,
                 broken,
             } => match poll {
-                Poll::Arrive if *broken => Some((Status::Broken, 0)),
-                Poll::Arrive => (*arrived + 1 == *parties).then_some((Status::Done, *arrived)),
+                Poll::Arrive | Poll::OneMissing if *broken => Some((Status::Broken, 0)),
+                Poll::Arrive | Poll::OneMissing => {
+                    (*arrived + 1 == *parties).then_some((Status::Done, *arrived))
+                }
                 Poll::Abort | Poll::Reset => {
                     *broken = poll == Poll::Abort;
                     Some((Status::Done, *arrived))
@@ -65,6 +68,17 @@ impl Gate {
             (Poll::Arrive, Status::Done) => Some(Status::Done),
             (Poll::Abort | Poll::Reset, _) => Some(Status::Broken),
             _ => None,
+        }
+    }
+
+    /// Whether polls that wait are looked at anew once this one has ended, or waits: those in a
+    /// barrier end together, apart from that.
+    pub fn settles(&self, poll: Poll) -> bool {
+        match self {
+            Self::Semaphore { .. } => matches!(poll, Poll::Acquire | Poll::Release),
+            Self::Barrier {
+                parties, arrived, ..
+            } => poll == Poll::Abort || poll == Poll::Arrive && *arrived + 1 == *parties,
         }
     }
 

@@ -251,6 +251,7 @@ impl Queue {
                 });
                 if poll == Poll::Arrive {
                     self.count_arrived(|arrived| arrived + 1);
+                    self.settle_gate(poll, ports);
                 }
             }
         }
@@ -314,7 +315,12 @@ impl Queue {
             });
             self.count_arrived(|_| 0);
         }
-        if matches!(poll, Poll::Acquire | Poll::Release) {
+        self.settle_gate(poll, ports);
+    }
+
+    /// A poll has changed a semaphore or a barrier so that others may end.
+    fn settle_gate(&mut self, poll: Poll, ports: &mut Ports) {
+        if (self.gate.as_ref()).is_some_and(|gate| gate.settles(poll)) {
             self.settle(ports);
         }
     }

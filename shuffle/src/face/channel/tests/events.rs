@@ -92,6 +92,178 @@ fn an_event_is_readable_while_something_may_be_had() {
     on_both!(1, |_| 0, woken);
 }
 
+/// What rank 0 makes, on all ranks.
+fn of_rank_0<S: Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+    make: impl FnOnce() -> Result<Channel<S>>,
+) -> Result<Channel<S>> {
+    let mine = (job.rank().0 == 0).then(make).transpose()?;
+    let name = mine.as_ref().map(|mine| mine.descriptor().to_bytes());
+    let name = job.broadcast(Rank(0), name.as_ref().map_or(&[], |name| &name[..]))?;
+    mine.map_or_else(|| channels.attach(&Descriptor::from_bytes(&name)?), Ok)
+}
+
+/// The last rank takes from a semaphore what all others give, and sleeps between.
+fn acquired<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    const EACH: u32 = 20;
+    let limits = ChannelLimits::default();
+    let lock = of_rank_0(job, channels, || channels.semaphore(0, u64::MAX, limits))?;
+    let (me, size) = (job.rank().0, job.size());
+    if me + 1 < size {
+        for _ in 0..EACH {
+            lock.poll(Poll::Release, Timeout::Never)?;
+        }
+    } else {
+        let event = lock.event()?;
+        assert!(size > 1 || !is_readable(event, false));
+        let all = EACH * (size - 1).max(1);
+        let mut taken = 0;
+        while taken < all {
+            if size == 1 {
+                lock.poll(Poll::Release, Timeout::Never)?;
+            }
+            sleep_on(channels, event)?;
+            let take = |taken: u32| match taken % 3 {
+                0 => lock.poll(Poll::Acquire, Timeout::Once),
+                1 => lock.poll(Poll::Acquire, Timeout::After(Duration::from_micros(50))),
+                _ => lock.start_poll(Poll::Acquire, Timeout::Once)?.wait(),
+            };
+            let outcome = loop {
+                match take(taken) {
+                    Ok(_) => taken += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(outcome, Error::WouldBlock | Error::TimedOut(_)));
+        }
+        assert_eq!((taken, is_readable(event, false)), (all, false));
+        assert_eq!(
+            lock.poll(Poll::Available, Timeout::Once),
+            Err(Error::WouldBlock)
+        );
+    }
+    job.barrier()
+}
+
+#[test]
+fn the_event_of_a_semaphore_is_readable_while_one_may_be_acquired() {
+    on_both!(2, |_| 0, acquired);
+    on_both!(3, |rank| rank, acquired);
+    on_both!(1, |_| 0, acquired);
+}
+
+/// The last rank comes to a barrier twice: first it starts that, and then it comes as the last one.
+fn met<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    const ROUNDS: u32 = 10;
+    let (me, size) = (job.rank().0, job.size());
+    let before = u64::from(size);
+    let limits = ChannelLimits::default();
+    let barrier = of_rank_0(job, channels, || channels.barrier(size + 1, limits))?;
+    if me + 1 < size {
+        for _ in 0..ROUNDS {
+            assert!(barrier.poll(Poll::Arrive, Timeout::Never)? < before);
+        }
+        job.barrier()?;
+    } else {
+        let event = barrier.event()?;
+        assert!(!is_readable(event, false));
+        for _ in 0..ROUNDS {
+            let mut first = barrier.start_poll(Poll::Arrive, Timeout::Never)?;
+            assert!(!is_readable(first.event()?, false));
+            let last = loop {
+                sleep_on(channels, event)?;
+                match barrier.poll(Poll::Arrive, Timeout::Once) {
+                    Err(Error::WouldBlock) => {}
+                    last => break last?,
+                }
+            };
+            sleep_on(channels, first.event()?)?;
+            let first = first.test()?.expect("its descriptor is readable");
+            assert!(last == before && first < before, "{first} {last}");
+        }
+        let outcome = barrier.poll(Poll::Arrive, Timeout::Once);
+        assert_eq!(outcome, Err(Error::WouldBlock));
+        assert!(!is_readable(event, false));
+        barrier.poll(Poll::Abort, Timeout::Never)?;
+        sleep_on(channels, event)?;
+        let outcome = barrier.poll(Poll::Arrive, Timeout::Once);
+        assert!(matches!(outcome, Err(Error::BarrierBroken { .. })));
+        let outcome = barrier.poll(Poll::OneMissing, Timeout::Never);
+        assert!(matches!(outcome, Err(Error::BarrierBroken { .. })));
+        job.barrier()?;
+    }
+    job.barrier()
+}
+
+#[test]
+fn the_event_of_a_barrier_is_readable_for_who_comes_last() {
+    on_both!(2, |_| 0, met);
+    on_both!(3, |rank| rank, met);
+    on_both!(1, |_| 0, met);
+}
+
+/// Gets that are started before there is anything; sends that end when somebody has taken them.
+fn started<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    const EACH: u32 = 5;
+    let channel = shared(job, channels, 0, ChannelLimits::default())?;
+    let (me, size) = (job.rank().0, job.size());
+    if me + 1 == size {
+        let mut gets = Vec::new();
+        for _ in 0..EACH {
+            let mut get = channel.start_get(Timeout::Never)?;
+            assert!(!is_readable(get.event()?, false));
+            gets.push(get);
+        }
+        job.barrier()?;
+        if size == 1 {
+            for number in 0..EACH {
+                channel.send(number, b"x", Return::WhenDeposited, Timeout::Never)?;
+            }
+        }
+        for (number, get) in gets.iter_mut().enumerate() {
+            sleep_on(channels, get.event()?)?;
+            let got = get.test()?.expect("its descriptor is readable");
+            assert_eq!(got.kind as usize, number);
+            assert!(is_readable(get.event()?, false));
+        }
+        // One that has ended before its descriptor is made.
+        channel.send(9, b"y", Return::WhenBuffered, Timeout::Never)?;
+        let mut get = channel.start_get(Timeout::Never)?;
+        channel.poll(Poll::Size, Timeout::Never)?;
+        sleep_on(channels, get.event()?)?;
+        assert_eq!(get.wait_mut()?.kind, 9);
+        let short = Timeout::After(Duration::from_micros(50));
+        let mut late = channel.start_get(short)?;
+        let outcome = loop {
+            match late.test() {
+                Ok(None) => {}
+                outcome => break outcome,
+            }
+        };
+        assert!(matches!(outcome, Err(Error::TimedOut(_))), "{outcome:?}");
+        assert!(is_readable(late.event()?, false));
+    } else {
+        job.barrier()?;
+    }
+    if me == 0 && size > 1 {
+        for number in 0..EACH {
+            let (when, never) = (Return::WhenReceived, Timeout::Never);
+            let mut sent = channel.start_send(number, b"x", when, never)?;
+            sleep_on(channels, sent.event()?)?;
+            assert_eq!(sent.test(), Ok(Some(())));
+        }
+    }
+    job.barrier()
+}
+
+#[test]
+fn a_request_has_a_descriptor_that_is_readable_once_it_has_ended() {
+    on_both!(2, |_| 0, started);
+    on_both!(3, |rank| rank, started);
+    on_both!(1, |_| 0, started);
+}
+
 #[test]
 fn an_event_is_readable_once_the_job_has_failed() {
     let failing = |_, bootstrap: Custom| -> Result<Error> {
@@ -100,9 +272,11 @@ fn an_event_is_readable_once_the_job_has_failed() {
         let channel = channels.create(ChannelLimits::default())?;
         let bad = job.shuffle("bad").handler(|_, _| panic!("by the test"));
         let bad = bad.open()?;
-        let event = channel.event()?;
+        let mut get = channel.start_get(Timeout::Never)?;
+        let (event, of_get) = (channel.event()?, get.event()?);
+        assert!(!is_readable(of_get, false));
         bad.send(Rank(0), 0, b"")?;
-        assert!(is_readable(event, true));
+        assert!(is_readable(event, true) && is_readable(of_get, true));
         Ok(channel.get(Timeout::Never).expect_err("nobody sends"))
     };
     for (_, outcome) in ranks(1, |_| 0, failing) {

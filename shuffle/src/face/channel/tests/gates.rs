@@ -228,7 +228,6 @@ fn misused<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<
     for gate in &all[1..] {
         why(gate.send(0, b"", Return::Immediately, Timeout::Never));
         why(gate.get(Timeout::Once).map(drop));
-        why(gate.event().map(drop));
     }
     let key = |outcome: Result<Channel<S>>| match outcome {
         Err(Error::Config { key, .. }) => key,
