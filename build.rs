@@ -170,6 +170,7 @@ fn write_header() {
         "channel/open",
         "channel",
         "channel/poll",
+        "channel/asked",
         "stats",
         "details",
         "threads",

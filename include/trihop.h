@@ -400,6 +400,24 @@ typedef int32_t trihop_seat_t;
 // threads that use elements wait: insert, remove, migrate, each, count and late.
 typedef struct trihop_array_t trihop_array_t;
 
+// A call on a channel that was started and not waited for: a get, a poll or a send. It may be
+// tested, waited for and slept on, and is given back by `trihop_asked_free`: before its end it is
+// taken back so. It stays when the port that it was started by is freed. What a port may have
+// under way is bounded by its window.
+//
+// ```c
+// trihop_channel_start_get(tasks, TRIHOP_NO_TIMEOUT, &asked);
+// do
+//     compute();
+// while ((status = trihop_asked_test(asked, &is_over)) == TRIHOP_OK && !is_over);
+// if (status == TRIHOP_OK)
+//     trihop_asked_received(asked, &task);
+// trihop_asked_free(asked);
+// ```
+//
+// Threads: as `trihop_channel_t`, and one call at a time on one request.
+typedef struct trihop_asked_t trihop_asked_t;
+
 // A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 // messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
 // and gets from it. Semaphores and barriers are channels too, which are polled only. What one
@@ -2270,6 +2288,85 @@ trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int3
 // Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
+
+// Starts a get, as `trihop_channel_get`, and does not wait: `trihop_asked_test` and
+// `trihop_asked_wait` say when it is over, and `trihop_asked_received` gives the message.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_start_get(const struct trihop_channel_t *channel,
+                                         int64_t timeout_ns,
+                                         struct trihop_asked_t **asked);
+
+// Starts a poll, as `trihop_channel_poll`, and does not wait; `trihop_asked_value` gives what that
+// says.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may, and with
+// `TRIHOP_ERR_MISUSE` for what channels of this kind do not know.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_start_poll(const struct trihop_channel_t *channel,
+                                          int32_t what,
+                                          int64_t timeout_ns,
+                                          struct trihop_asked_t **asked);
+
+// Starts a send, as `trihop_channel_send`, and does not wait: it is over when that would return.
+// The bytes are copied.
+//
+// Fails with `TRIHOP_ERR_WOULD_BLOCK`, and nothing sent, where the port's window has no room, and
+// with `TRIHOP_ERR_TOO_LARGE` as `trihop_channel_send`.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_start_send(const struct trihop_channel_t *channel,
+                                          uint32_t kind,
+                                          const void *bytes,
+                                          size_t length,
+                                          int32_t when,
+                                          int64_t timeout_ns,
+                                          struct trihop_asked_t **asked);
+
+// Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over the
+// status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its like
+// too, and the same however often it is asked for. Other failures leave 0: the job has failed, or
+// it is `TRIHOP_ERR_NESTED` inside a handler of an inline job.
+//
+// Threads: as `trihop_asked_t`.
+trihop_status_t trihop_asked_test(struct trihop_asked_t *asked, int *is_over);
+
+// Waits until the request is over; the status is that of the call that waits at once, the same
+// however often it is asked for. Not inside a handler.
+//
+// Threads: as `trihop_asked_t`.
+trihop_status_t trihop_asked_wait(struct trihop_asked_t *asked);
+
+// The message of a get that is over, once; give its memory back by `trihop_received_free`. It is
+// filled with zeros where the call fails: `TRIHOP_ERR_MISUSE` where there is none, or no more.
+//
+// Threads: as `trihop_asked_t`.
+trihop_status_t trihop_asked_received(struct trihop_asked_t *asked,
+                                      struct trihop_received_t *received);
+
+// What a poll that is over says; `TRIHOP_ERR_MISUSE` of any other request.
+//
+// Threads: as `trihop_asked_t`.
+trihop_status_t trihop_asked_value(struct trihop_asked_t *asked, uint64_t *value);
+
+// Gives a file descriptor for `poll`, `epoll` and their like, which is readable once the request
+// has ended, or the job has failed: `trihop_asked_test` then says how. It is the request's: one for
+// each, made by the first call, closed by `trihop_asked_free`, and neither to be read, written nor
+// closed.
+//
+// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
+// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Where the
+// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have no
+// clock that runs.
+// Threads: as `trihop_asked_t`.
+trihop_status_t trihop_asked_event(struct trihop_asked_t *asked, int32_t *descriptor);
+
+// Gives a request back. One that is not over is taken back: a message that comes all the same goes
+// back to its place in the channel, what was acquired goes back too, and what was sent may be sent
+// all the same. A message that was not taken by `trihop_asked_received` is dropped. Null is fine.
+//
+// Threads: as `trihop_asked_t`, and no other call on it may be under way or follow.
+trihop_status_t trihop_asked_free(struct trihop_asked_t *asked);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

@@ -26,7 +26,7 @@ use crate::seat::{Inline, relay};
 pub use crate::config::PoolLimits;
 pub use jobs::{AskedToEnd, MOST_WAITING, serve_jobs};
 pub use trihop_transport::bootstrap::{
-    ENV_AGENT as ENV_NAME, ENV_JOB, ENV_PLACE, MOST_AGENT_RANKS as MOST_RANKS,
+    ENV_AGENT as ENV_NAME, ENV_JOB, ENV_PLACE, ENV_START, MOST_AGENT_RANKS as MOST_RANKS,
     default_agent_name as default_name,
 };
 

@@ -144,6 +144,7 @@ int main(int argc, char **argv) {
     options.lobuftarget = options.lrbuftarget = options.rbuftarget = 1;
     options.deliverq_threshold = 0;
     urgent = open_shuffle("preload_urgent", take_urgent, &options);
+    barrier(); /* a callback may be called before its shuffle_init() has returned, and rank 0's sends */
 
     state = (uint64_t) job.rank;
     for (epoch = 0; epoch < EPOCHS; epoch++) {

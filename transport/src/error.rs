@@ -166,6 +166,16 @@ impl Error {
         matches!(number, Some(libc::EMFILE | libc::ENFILE))
     }
 
+    /// Whether an address or a name is another's.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
+
+    /// Whether nobody listens at the other end.
+    pub fn is_refused_connection(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether a deadline has passed before anything came.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::TimedOut)

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trihop_transport::bootstrap::{Bootstrap, Party, Reception, Single, start_beside_agents};
+use trihop_transport::bootstrap::{
+    Bootstrap, Joiner, Meeting, Party, Reception, Rest, Single, start_beside_agents,
+};
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::memory::descriptors::wait_for_any;
 use trihop_transport::sync::{Mutex, PoisonError};
@@ -31,13 +33,17 @@ pub trait AskedToEnd {
     fn take(&self) -> bool;
 }
 
-/// Serves jobs of `ranks` processes each, on this node alone: takes `name`, and relays for each
-/// job whose ranks have come, until its ranks have shut it down.
+/// Serves jobs of `ranks` processes each on this node: takes `name`, and relays for each job whose
+/// ranks have come, until its ranks have shut it down.
+///
+/// Where the launcher has started an agent on each of several nodes, a job has ranks on all of
+/// them, of each node as many as its agent was told, and begins once all have come: jobs of one
+/// name in the order in which their ranks came, on each node.
 ///
 /// It ends once it has had a job and then none for as long as `linger`, without end where that is
-/// `None`; or when it is asked to. Then it gives its name free for another agent, refuses ranks
-/// that wait for others of their job, and ends with the last of its jobs. Asked once more it
-/// returns at once; the jobs that it has then end with its process.
+/// `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
+/// agent, refuses ranks that wait for others of their job, and ends with the last of its jobs.
+/// Asked once more it returns at once; the jobs that it has then end with its process.
 ///
 /// A job that fails is logged at level warn, and is the end of that job alone; so is one for which
 /// no thread is to be had or descriptors run out, and one whose relay panics: its ranks hear why.
@@ -45,7 +51,8 @@ pub trait AskedToEnd {
 /// once ranks may come.
 ///
 /// # Errors
-/// A name that another agent has; a launcher that knows several agents.
+/// A name that another agent has; a launcher that knows several agents of one node; its own; the
+/// first agent cannot be reached by the others.
 pub fn serve_jobs(
     options: Options,
     name: &str,
@@ -55,13 +62,19 @@ pub fn serve_jobs(
     ready: impl Fn(),
 ) -> Result<()> {
     options.check()?;
-    let bootstrap = start_beside_agents(options.launcher, options.bootstrap_timeout())?;
-    if bootstrap.topology().size() > 1 {
-        let why = "several agents, of one node or more, serve one job; start them without a time \
-                   to linger";
+    let mut bootstrap = start_beside_agents(options.launcher, options.bootstrap_timeout())?;
+    let topology = bootstrap.topology();
+    let agents = topology.size();
+    if agents > topology.nodes() {
+        let why = "several agents of one node serve one job; start them without a time to linger";
         return Err(Error::config("agent", why));
     }
     let reception = Reception::open(name, ranks, MOST_WAITING)?;
+    let mut meet = || {
+        let (interfaces, wait) = (options.interfaces(), options.bootstrap_timeout());
+        Meeting::open(&mut *bootstrap, &interfaces, options.loopback, wait)
+    };
+    let meeting = (agents > 1).then(&mut meet).transpose()?;
     let agent = Agent {
         options,
         ranks,
@@ -69,7 +82,7 @@ pub fn serve_jobs(
         jobs: Jobs::new()?,
     };
     ready();
-    agent.serve(reception, linger, asked)
+    agent.serve(Doors { reception, meeting }, linger, asked)
 }
 
 struct Agent {
@@ -80,14 +93,29 @@ struct Agent {
     jobs: Jobs,
 }
 
+/// By what jobs come to an agent.
+struct Doors {
+    reception: Reception,
+    /// With the agents of other nodes.
+    meeting: Option<Meeting>,
+}
+
+impl Doors {
+    /// Lets no further job in; what others may still need then.
+    fn close(self, why: &str) -> Option<Rest> {
+        self.reception.close(why);
+        self.meeting.and_then(Meeting::leave)
+    }
+}
+
 impl Agent {
     fn serve(
         mut self,
-        reception: Reception,
+        doors: Doors,
         linger: Option<Duration>,
         asked: Option<&dyn AskedToEnd>,
     ) -> Result<()> {
-        let mut reception = Some(reception);
+        let (mut doors, mut rest) = (Some(doors), None);
         // Since the last job has ended.
         let mut alone_since = None;
         loop {
@@ -95,44 +123,53 @@ impl Agent {
                 alone_since = Some(Instant::now());
             }
             if asked.is_some_and(AskedToEnd::take) {
-                match reception.take() {
-                    Some(reception) => reception.close("this agent was asked to end"),
+                match doors.take() {
+                    Some(doors) => rest = doors.close("this agent was asked to end"),
                     None => return Ok(()),
                 }
             }
-            let Some(open) = &mut reception else {
-                if self.jobs.running.is_empty() {
+            let is_alone = self.jobs.running.is_empty();
+            let Some(open) = &mut doors else {
+                if is_alone && rest.as_ref().is_none_or(Rest::is_over) {
                     break;
                 }
-                self.jobs.wait(asked)?;
+                let rest = rest.as_ref().filter(|_| is_alone);
+                self.jobs.wait(asked, rest)?;
                 continue;
             };
-            let is_alone = self.jobs.running.is_empty() && open.is_empty();
+            let is_alone = is_alone && open.reception.is_empty();
             let end = linger.and_then(|linger| alone_since?.checked_add(linger));
             let end = end.filter(|_| is_alone);
-            if end.is_some_and(|end| Instant::now() >= end) {
-                break;
+            let why = match &mut open.meeting {
+                _ if end.is_some_and(|end| Instant::now() >= end) => {
+                    Some("no job had come for its time to linger".into())
+                }
+                Some(meeting) => meeting.why_over(),
+                None => None,
+            };
+            if let Some(why) = why {
+                tracing::info!(why, "this agent takes no more jobs");
+                let doors = doors.take();
+                rest = doors.and_then(|doors| doors.close(&format!("this agent has ended: {why}")));
+                continue;
             }
-            let woken = self.jobs.ended.woken.as_fd();
-            let others: Vec<_> = [woken]
+            let others: Vec<_> = [self.jobs.ended.woken.as_fd()]
                 .into_iter()
                 .chain(asked.map(AskedToEnd::descriptor))
+                .chain(open.meeting.as_ref().map(Meeting::stays))
                 .collect();
-            if let Some(party) = open.receive(&others, end)? {
-                let started = self
-                    .jobs
-                    .start(self.options.clone(), self.ranks, party.clone());
+            if let Some(party) = open.reception.receive(&others, end)? {
+                let joiner = open.meeting.as_ref().map(Meeting::joiner);
+                let (options, ranks) = (self.options.clone(), self.ranks);
+                let started = self.jobs.start(options, ranks, party.clone(), joiner);
                 match started {
                     Ok(()) => alone_since = None,
                     Err(error) => {
                         tracing::warn!(%error, "refused a job");
-                        open.refuse_all(&party, &error.to_string());
+                        open.reception.refuse_all(&party, &error.to_string());
                     }
                 }
             }
-        }
-        if let Some(reception) = reception {
-            reception.close("this agent has ended, since no job had come for its time to linger");
         }
         Ok(self.bootstrap.finalize()?)
     }
@@ -164,13 +201,19 @@ impl Jobs {
     }
 
     /// Starts the relay of a job, on a thread of its own.
-    fn start(&mut self, options: Options, ranks: u32, party: Party) -> Result<()> {
+    fn start(
+        &mut self,
+        options: Options,
+        ranks: u32,
+        party: Party,
+        joiner: Option<Joiner>,
+    ) -> Result<()> {
         let number = self.started;
         self.started += 1;
         let ended = TellEnded(Arc::clone(&self.ended), number);
         let thread = masked::spawn("trihop-agent-job", move || {
             let _ended = ended;
-            match serve_job(options, ranks, party) {
+            match serve_job(options, ranks, party, joiner) {
                 Ok(()) => tracing::debug!(number, "a job of this agent has ended"),
                 Err(error) => tracing::warn!(%error, number, "a job of this agent has failed"),
             }
@@ -194,12 +237,12 @@ impl Jobs {
         self.running.len() < before
     }
 
-    /// Waits until one of them has ended, or somebody asks.
-    fn wait(&self, asked: Option<&dyn AskedToEnd>) -> Result<()> {
-        let woken = self.ended.woken.as_fd();
-        let descriptors: Vec<_> = [woken]
+    /// Waits until one of them has ended, nobody needs the rest of a meeting, or somebody asks.
+    fn wait(&self, asked: Option<&dyn AskedToEnd>, rest: Option<&Rest>) -> Result<()> {
+        let descriptors: Vec<_> = [self.ended.woken.as_fd()]
             .into_iter()
             .chain(asked.map(AskedToEnd::descriptor))
+            .chain(rest.map(Rest::ends))
             .collect();
         wait_for_any(&descriptors, Instant::now() + LONG)?;
         Ok(())
@@ -222,12 +265,13 @@ impl Drop for TellEnded {
     }
 }
 
-/// Relays for one job, whose ranks are all of it.
-fn serve_job(options: Options, ranks: u32, party: Party) -> Result<()> {
+/// Relays for one job: these ranks are all of it, or all of this node.
+fn serve_job(options: Options, ranks: u32, party: Party, joiner: Option<Joiner>) -> Result<()> {
+    let launcher = store_of_job(&party, joiner);
     let mut waiting = Unwelcomed(Some(party));
-    let started = Single::new().map_err(Error::from).and_then(|launcher| {
+    let started = launcher.and_then(|launcher| {
         let mut receive = |_: &[&str]| Ok(waiting.0.take().expect("a job is received once"));
-        JobState::start_agent(options, Box::new(launcher), ranks, &mut receive)
+        JobState::start_agent(options, launcher, ranks, &mut receive)
     });
     let mut started = match started {
         Ok(started) => started,
@@ -244,6 +288,13 @@ fn serve_job(options: Options, ranks: u32, party: Party) -> Result<()> {
             Err(error)
         }
     }
+}
+
+fn store_of_job(party: &Party, joiner: Option<Joiner>) -> Result<Box<dyn Bootstrap>> {
+    Ok(match joiner {
+        Some(joiner) => Box::new(joiner.join(party)?),
+        None => Box::new(Single::new()?),
+    })
 }
 
 /// Ranks that have come, and have not heard of each other yet. A panic refuses them too.
@@ -275,7 +326,7 @@ mod tests {
         let ended = TellEnded(Arc::clone(&jobs.ended), 1);
         let thread = masked::spawn("job", move || drop(ended)).unwrap();
         jobs.running.insert(1, thread);
-        jobs.wait(None).unwrap();
+        jobs.wait(None, None).unwrap();
         assert!(jobs.reap());
     }
 }

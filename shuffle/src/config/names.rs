@@ -14,6 +14,7 @@ const NOT_OPTIONS: [&str; 22] = [
     "AGENT_JOB",
     "AGENT_LINGER_MS",
     "AGENT_PLACE",
+    "AGENT_START",
     "BOOT_FD",
     "MAX_EJECTION_MB",
     "MAX_GETMSG_MB",

@@ -6,21 +6,21 @@
 //! name, and tells the others as it tells the ranks. Both compare their versions first, and the
 //! kernel says that both are one user's ([`DescriptorListener`]).
 
+mod attached;
 mod ranks;
 mod reception;
+mod starter;
 
 use std::env;
 use std::time::{Duration, Instant};
 
-use super::{Bootstrap, Launcher};
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener, SEND_DEADLINE};
-use crate::park::ProcessWatch;
 use crate::protocol::wire::VERSION;
-use crate::random::random_bytes;
 use crate::secret::Secret;
 use crate::topology::{EndpointId, Rank, Topology};
 
+pub use attached::{Attached, Attachment};
 pub use ranks::ranks_of_nodes;
 pub use reception::{Party, Reception};
 
@@ -32,6 +32,10 @@ pub const ENV_PLACE: &str = "TRIHOP_AGENT_PLACE";
 /// Environment variable: the job that this rank belongs to, where several come to its agent at a
 /// time; a name of at most 64 bytes.
 pub const ENV_JOB: &str = "TRIHOP_AGENT_JOB";
+
+/// Environment variable: a command, its words between blanks, by which a rank that finds no agent
+/// starts one.
+pub const ENV_START: &str = "TRIHOP_AGENT_START";
 
 /// Longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 64;
@@ -47,6 +51,12 @@ const ANY: u32 = u32::MAX;
 const LOOK: Duration = Duration::from_millis(100);
 
 const NAME: &str = "agent";
+
+/// First byte behind the versions of what an agent says to a rank: why it refuses it, who is there,
+/// or why it ends itself.
+const REFUSED: u8 = 0;
+const WELCOME: u8 = 1;
+const ENDS: u8 = 2;
 
 /// The name of a user's agent where nobody gives another one.
 pub fn default_name() -> String {
@@ -122,7 +132,7 @@ impl Welcome {
 
     fn encode(&self, place: u32) -> Vec<u8> {
         let mut bytes = prefix();
-        bytes.push(1);
+        bytes.push(WELCOME);
         bytes.extend_from_slice(&place.to_le_bytes());
         bytes.extend_from_slice(&self.processes.rank().0.to_le_bytes());
         bytes.extend_from_slice(&self.processes.size().to_le_bytes());
@@ -218,7 +228,7 @@ impl Welcome {
                 Ok(parcel) => {
                     // Nothing is made of what comes from others: the secret first.
                     let told = behind_versions(&parcel.0).ok();
-                    let told = told.and_then(|rest| rest.strip_prefix(&[1]));
+                    let told = told.and_then(|rest| rest.strip_prefix(&[WELCOME]));
                     let told = told.filter(|told| {
                         let behind = told.get(Self::BEFORE_SECRET..);
                         behind.is_some_and(|behind| behind.starts_with(secret.expose()))
@@ -251,159 +261,6 @@ pub fn check_agents(names: &[&str]) -> Result<()> {
 /// Name of a rank's socket.
 fn socket_name(nonce: u64) -> String {
     format!("trihop-{nonce:016x}")
-}
-
-/// What a rank has from its agent, for the start of its job.
-#[derive(Debug)]
-pub struct Attachment {
-    /// Takes descriptors for this rank.
-    pub listener: DescriptorListener,
-    /// What the agent has told.
-    pub welcome: Welcome,
-    /// What others, who were told before, have sent already.
-    pub early: Vec<Accepted>,
-}
-
-/// A rank that its node's agent has received.
-#[derive(Debug)]
-pub struct Attached {
-    topology: Topology,
-    attachment: Option<Attachment>,
-}
-
-impl Attached {
-    /// Introduces this process to the agent that the environment names, and waits until all ranks
-    /// of the agent have come.
-    ///
-    /// # Errors
-    /// No agent appears or answers within `wait`, it is of another version or another user, or the
-    /// place is taken.
-    pub fn connect(wait: Duration) -> Result<Self> {
-        let name = env::var(ENV_AGENT).ok().filter(|name| !name.is_empty());
-        let name = name.unwrap_or_else(default_name);
-        let place = match env::var(ENV_PLACE).ok().filter(|text| !text.is_empty()) {
-            None => ANY,
-            Some(text) => text.parse().map_err(|_| {
-                let why = format!("{text:?} is no number of a rank among those of its agent");
-                Error::config(ENV_PLACE, why)
-            })?,
-        };
-        let job = env::var(ENV_JOB).unwrap_or_default();
-        if job.len() > JOB_BYTES_MAX {
-            let why = format!(
-                "{} bytes in the name of a job; possible are {JOB_BYTES_MAX}",
-                job.len()
-            );
-            return Err(Error::config(ENV_JOB, why));
-        }
-        Self::introduce(&name, &job, place, Instant::now() + wait)
-    }
-
-    fn introduce(name: &str, job: &str, place: u32, deadline: Instant) -> Result<Self> {
-        let nonce = u64::from_le_bytes(random_bytes()?);
-        let listener = DescriptorListener::listen(&socket_name(nonce), 2 * MOST_RANKS)?;
-        let mut message = prefix();
-        message.extend_from_slice(&place.to_le_bytes());
-        message.extend_from_slice(job.as_bytes());
-        message.extend_from_slice(&nonce.to_le_bytes());
-        let process = DescriptorListener::send_until(name, &message, &[], deadline)
-            .map_err(|error| failed(format!("no agent @{name} on this node: {error}")))?;
-        let gone = || failed(format!("the agent @{name} (process {process}) has ended"));
-        let watch = ProcessWatch::open(process).map_err(|_| gone())?;
-        let mut early = Vec::new();
-        let bytes = loop {
-            let soon = deadline.min(Instant::now() + LOOK);
-            match listener.accept(soon) {
-                Ok((bytes, _, sender)) if sender == process => break bytes,
-                Ok(parcel) => early.push(parcel),
-                Err(_) if watch.has_ended() => return Err(gone()),
-                Err(error) if error.is_timeout() => {
-                    if Instant::now() >= deadline {
-                        let why = format!(
-                            "the agent @{name} (process {process}) does not answer: not all of its ranks have come, \
-                             or its places are taken"
-                        );
-                        return Err(failed(why));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        let bad = || {
-            failed(format!(
-                "the agent @{name} (process {process}) says what is not valid"
-            ))
-        };
-        let rest = behind_versions(&bytes).map_err(|why| match why.is_empty() {
-            true => bad(),
-            false => failed(format!("the agent @{name}: {why}")),
-        })?;
-        let (welcome, place) = match rest.split_first() {
-            Some((0, why)) => {
-                let why = String::from_utf8_lossy(why);
-                return Err(failed(format!(
-                    "the agent @{name} refuses this rank: {why}"
-                )));
-            }
-            Some((1, rest)) => Welcome::decode(rest).ok_or_else(bad)?,
-            _ => return Err(bad()),
-        };
-        if place as usize >= welcome.ranks.len() {
-            return Err(bad());
-        }
-        let topology = welcome.processes.with_agents(&welcome.ranks_of_nodes)?;
-        Ok(Self {
-            topology: topology.seen_by(topology.endpoint_at(place))?,
-            attachment: Some(Attachment {
-                listener,
-                welcome,
-                early,
-            }),
-        })
-    }
-}
-
-fn not_here<T>() -> Result<T> {
-    Err(failed("the agent speaks with the launcher"))
-}
-
-impl Bootstrap for Attached {
-    fn launcher(&self) -> Launcher {
-        Launcher::Agent
-    }
-
-    fn topology(&self) -> &Topology {
-        &self.topology
-    }
-
-    fn value_limit(&self) -> usize {
-        0
-    }
-
-    fn put(&mut self, _: &str, _: &[u8]) -> Result<()> {
-        not_here()
-    }
-
-    fn fence(&mut self) -> Result<()> {
-        not_here()
-    }
-
-    fn get(&mut self, _: Rank, _: &str) -> Result<Option<Vec<u8>>> {
-        not_here()
-    }
-
-    /// The launcher sees that this process exits.
-    fn abort(&mut self, status: i32, why: &str) {
-        tracing::error!(status, why, "aborting");
-    }
-
-    fn finalize(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn attachment(&mut self) -> Option<Attachment> {
-        self.attachment.take()
-    }
 }
 
 #[cfg(test)]

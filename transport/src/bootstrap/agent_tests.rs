@@ -1,6 +1,7 @@
 use std::thread;
 
 use super::*;
+use crate::bootstrap::Bootstrap;
 
 fn name(what: &str) -> String {
     format!("trihop-test-agent-{what}-{}", std::process::id())
@@ -17,7 +18,7 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
     // The ranks may come first.
     let rank = |place| {
         let name = name.clone();
-        thread::spawn(move || Attached::introduce(&name, "", place, soon()).unwrap())
+        thread::spawn(move || Attached::introduce(&name, "", place, None, soon()).unwrap())
     };
     let ranks = [rank(1), rank(ANY), rank(2)];
     let mut reception = Reception::open(&name, 3, 1).unwrap();
@@ -93,7 +94,7 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
             && said.contains(&format!("(wire version {ours}) there")),
         "{said}"
     );
-    let refused = Attached::introduce(&name, "", 2, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, "", 2, None, soon()).unwrap_err();
     assert!(refused.to_string().contains("none is 2"), "{refused}");
     let come = |place: u32, nonce: u64| {
         let hello = [&prefix()[..], &place.to_le_bytes(), &nonce.to_le_bytes()].concat();
@@ -102,14 +103,14 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     // One that waits keeps its place; one that does not any more gives it free, though its process
     // lives.
     come(0, nonce);
-    let refused = Attached::introduce(&name, "", 0, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, "", 0, None, soon()).unwrap_err();
     let taken = "place 0 of this agent is taken";
     assert!(refused.to_string().contains(taken), "{refused}");
-    let refused = Attached::introduce(&name, "other", 0, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, "other", 0, None, soon()).unwrap_err();
     let other = "ranks of job ``, and this one is of `other`";
     assert!(refused.to_string().contains(other), "{refused}");
     drop(listener);
-    let late = Attached::introduce(&name, "", 0, Instant::now()).unwrap_err();
+    let late = Attached::introduce(&name, "", 0, None, Instant::now()).unwrap_err();
     assert!(late.to_string().contains("does not answer"), "{late}");
     let _wait = [1, 2].map(|number| {
         let nonce = nonce ^ number << 56;
@@ -123,7 +124,7 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
 #[test]
 fn no_agent_is_an_error_that_names_it() {
     let name = name("none");
-    let error = Attached::introduce(&name, "", ANY, Instant::now()).unwrap_err();
+    let error = Attached::introduce(&name, "", ANY, None, Instant::now()).unwrap_err();
     assert!(
         error.to_string().contains(&format!("no agent @{name}")),
         "{error}"
@@ -162,7 +163,7 @@ fn ranks_of_several_jobs_come_to_one_agent() {
     let rank = |job: &'static str, place| {
         let name = name.clone();
         thread::spawn(move || {
-            let attached = Attached::introduce(&name, job, place, soon())?;
+            let attached = Attached::introduce(&name, job, place, None, soon())?;
             Ok::<_, Error>(attached.topology().rank().0)
         })
     };

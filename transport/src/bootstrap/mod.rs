@@ -12,6 +12,7 @@ mod detect;
 mod hosts;
 pub mod local;
 pub mod master;
+mod meeting;
 mod pmi1;
 mod pmix;
 mod shared;
@@ -27,13 +28,14 @@ use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
 pub use agent::{
-    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_PLACE, MOST_RANKS as MOST_AGENT_RANKS, Party,
-    Reception, Welcome, check_agents, default_name as default_agent_name, ranks_of_nodes,
+    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_PLACE, ENV_START, MOST_RANKS as MOST_AGENT_RANKS,
+    Party, Reception, Welcome, check_agents, default_name as default_agent_name, ranks_of_nodes,
 };
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};
 pub use local::Local;
 pub use master::Master;
+pub use meeting::{JobOfAgents, Joiner, Meeting, Rest};
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use shared::Shared;

@@ -201,3 +201,9 @@ impl LauncherSocket {
         }
     }
 }
+
+impl AsFd for LauncherSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

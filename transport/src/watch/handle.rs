@@ -59,6 +59,11 @@ impl Listening {
         })
     }
 
+    /// The listener, which does not block, for another use than a watch.
+    pub fn into_listener(self) -> TcpListener {
+        self.listener
+    }
+
     /// Where it can be reached.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses

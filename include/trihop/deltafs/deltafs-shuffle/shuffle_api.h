@@ -23,6 +23,8 @@
  *   - Partial batches do not wait for ever: the progress thread sends them on when they are 100 microseconds old.
  *   - shuffle_init() and shuffle_shutdown() are calls of one rank, in any order: shuffles meet by name. What is enqueued
  *     before all ranks have opened a shuffle is kept until then, up to 16 MiB; then its senders wait. Flushes wait.
+ *   - As in the original, a callback may be called before its shuffle_init() has returned. One that uses the handle
+ *     needs a barrier behind shuffle_init(), before which no rank enqueues.
  *   - shuffle_shutdown() first delivers everything that any rank enqueued, where all ranks call it within two seconds.
  *   - A message is at most TRIHOP_MAX_MESSAGE_BYTES long (64 MiB); a longer one is HG_MSGSIZE.
  *   - SHUFFLE_RTYPE_BCAST is unsigned here. A type with that bit in an enqueue is HG_INVALID_ARG.

@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::{
-    ANY, JOB_BYTES_MAX, LOOK, MOST_RANKS, Welcome, behind_versions, failed, prefix, socket_name,
+    ANY, ENDS, JOB_BYTES_MAX, LOOK, MOST_RANKS, REFUSED, Welcome, behind_versions, failed, prefix,
+    socket_name,
 };
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES, wait_for_any};
@@ -32,10 +33,21 @@ pub(super) struct Gathering {
 /// All ranks of a job, as they have come.
 #[derive(Debug, Clone)]
 pub struct Party {
+    job: String,
     nonces: Vec<u64>,
 }
 
 impl Party {
+    /// Name of their job; empty where they have given none.
+    pub fn job(&self) -> &str {
+        &self.job
+    }
+
+    /// Whether one of them has ended, or does not wait any more; asked before they are welcomed.
+    pub fn has_lost_one(&self) -> bool {
+        self.nonces.iter().any(|&nonce| is_free(nonce))
+    }
+
     /// The nonces of the ranks' sockets, by place.
     pub fn nonces(&self) -> &[u64] {
         &self.nonces
@@ -77,6 +89,11 @@ impl Party {
     }
 }
 
+/// Whether the name is free by which a rank waits.
+fn is_free(nonce: u64) -> bool {
+    DescriptorListener::listen(&socket_name(nonce), 1).is_ok()
+}
+
 fn try_tell(nonce: u64, message: &[u8]) -> Result<()> {
     let (name, deadline) = (socket_name(nonce), Instant::now() + LOOK);
     DescriptorListener::send_to_listener(&name, message, &[], deadline).map(drop)
@@ -96,12 +113,17 @@ fn log_unheard(error: &Error) {
     }
 }
 
-fn refusal(why: &str) -> Vec<u8> {
-    [&prefix()[..], &[0], why.as_bytes()].concat()
+fn refusal(kind: u8, why: &str) -> Vec<u8> {
+    [&prefix()[..], &[kind], why.as_bytes()].concat()
 }
 
 fn refuse(nonce: u64, why: &str) {
-    tell(nonce, &refusal(why));
+    tell(nonce, &refusal(REFUSED, why));
+}
+
+/// Tells a rank that its agent ends: where it knows how, it starts another one.
+fn end(nonce: u64, why: &str) {
+    tell(nonce, &refusal(ENDS, why));
 }
 
 impl Reception {
@@ -192,7 +214,6 @@ impl Reception {
     /// Gives the places free of ranks that have ended, or do not wait any more: then the name is
     /// free by which they wait.
     fn forget_gone(&mut self) {
-        let is_free = |nonce| DescriptorListener::listen(&socket_name(nonce), 1).is_ok();
         for party in &mut self.parties {
             for place in &mut party.places {
                 place.take_if(|(nonce, watch)| watch.has_ended() || is_free(*nonce));
@@ -233,7 +254,7 @@ impl Reception {
     }
 
     fn refuse(&self, nonce: u64, why: &str) {
-        let refusal = refusal(why);
+        let refusal = refusal(REFUSED, why);
         let told = self.listener.with_reserve(|| try_tell(nonce, &refusal));
         if let Err(error) = told {
             log_unheard(&error);
@@ -303,9 +324,12 @@ impl Reception {
         if self.parties[at].places.iter().any(Option::is_none) {
             return None;
         }
-        let places = self.parties.swap_remove(at).places.into_iter().flatten();
-        let nonces = places.map(|(nonce, _)| nonce).collect();
-        Some(Party { nonces })
+        let Gathering { job, places } = self.parties.remove(at);
+        let nonces = places.into_iter().flatten().map(|(nonce, _)| nonce);
+        Some(Party {
+            job,
+            nonces: nonces.collect(),
+        })
     }
 
     /// Gives up the name, and tells who waits here why.
@@ -313,12 +337,12 @@ impl Reception {
         // Who has connected so far is told, too.
         while let Ok(Some((bytes, ..))) = self.listener.try_accept() {
             if let Some((_, nonce)) = bytes.split_last_chunk::<8>() {
-                refuse(u64::from_le_bytes(*nonce), why);
+                end(u64::from_le_bytes(*nonce), why);
             }
         }
         let places = self.parties.drain(..).flat_map(|party| party.places);
         for (nonce, _) in places.flatten() {
-            refuse(nonce, why);
+            end(nonce, why);
         }
     }
 }

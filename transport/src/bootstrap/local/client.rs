@@ -1,5 +1,6 @@
 //! A rank's side of the store: requests out, replies in, with a bound on every wait.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::wire::{self, Frames, Reply, Request};
@@ -11,6 +12,9 @@ use crate::topology::Rank;
 
 /// How long the launcher has to say who is missing, once a fence is late.
 const MISSING_WAIT: Duration = Duration::from_secs(2);
+
+/// How often somebody who waits for others looks whether it is still worth it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// One rank's connection to whoever keeps the store.
 #[derive(Debug)]
@@ -63,6 +67,56 @@ impl Client {
         self.ask_done(&Request::Finalize, "taking leave")
     }
 
+    /// Comes to `job` as an agent, and waits until all others have, unless there is a reason to
+    /// give up.
+    ///
+    /// # Errors
+    /// That reason; agents that have not come in time, by their numbers.
+    pub fn join(&mut self, job: &str, gives_up: &dyn Fn() -> Option<String>) -> Result<()> {
+        let (doing, deadline) = ("waiting for the other agents", self.socket.deadline());
+        let request = Request::Join { job: job.into() };
+        let sent = self.send(&request, deadline);
+        sent.map_err(|problem| self.broken(problem, doing))?;
+        loop {
+            match self.reply(deadline.min(Instant::now() + LOOK)) {
+                Ok(Reply::Done) => return Ok(()),
+                Ok(Reply::Failed(why)) => return Err(self.failed(why)),
+                Ok(other) => return Err(self.unexpected(&other, doing)),
+                Err(Problem::Broken(Broken::Late)) if Instant::now() >= deadline => {
+                    return self.late("agents to which no ranks of the job have come");
+                }
+                Err(Problem::Broken(Broken::Late)) => {
+                    if let Some(why) = gives_up() {
+                        return Err(self.failed(why));
+                    }
+                }
+                Err(problem) => return Err(self.broken(problem, doing)),
+            }
+        }
+    }
+
+    /// Says as an agent that it stays until the meeting is over.
+    ///
+    /// # Errors
+    /// When the other side does not take it.
+    pub fn stay(&mut self) -> Result<()> {
+        let sent = self.send(&Request::Fence, self.socket.deadline());
+        sent.map_err(|problem| self.broken(problem, "joining the meeting of agents"))
+    }
+
+    /// Why the meeting is over, of an agent that [stays](Client::stay).
+    pub fn why_over(&mut self) -> Option<String> {
+        match self.reply(Instant::now()) {
+            Err(Problem::Broken(Broken::Late)) => None,
+            Ok(Reply::Failed(why)) => Some(why),
+            Ok(other) => Some(
+                self.unexpected(&other, "staying at the meeting")
+                    .to_string(),
+            ),
+            Err(problem) => Some(self.broken(problem, "staying at the meeting").to_string()),
+        }
+    }
+
     fn ask_done(&mut self, request: &Request, doing: &str) -> Result<()> {
         match self.ask(request, doing)? {
             Reply::Done => Ok(()),
@@ -98,7 +152,7 @@ impl Client {
     }
 
     /// The fence is late: the launcher knows for whom it waits.
-    fn late(&mut self) -> Result<()> {
+    fn late(&mut self, who: &str) -> Result<()> {
         let deadline = Instant::now() + MISSING_WAIT;
         let waited = self.socket.wait();
         let missing = match self
@@ -116,9 +170,7 @@ impl Client {
             Ok(Reply::Failed(why)) => return Err(self.failed(why)),
             Ok(_) | Err(_) => "the launcher does not say which".into(),
         };
-        Err(self.failed(format!(
-            "ranks missing at a fence after {waited:?}: {missing}"
-        )))
+        Err(self.failed(format!("{who} after {waited:?}: {missing}")))
     }
 
     fn broken(&self, problem: Problem, doing: &str) -> Error {
@@ -148,6 +200,12 @@ impl Client {
     }
 }
 
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Store for Client {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
         check_key(key)?;
@@ -170,7 +228,7 @@ impl Store for Client {
             Ok(Reply::Done) => Ok(()),
             Ok(Reply::Failed(why)) => Err(self.failed(why)),
             Ok(other) => Err(self.unexpected(&other, "waiting at a fence")),
-            Err(Problem::Broken(Broken::Late)) => self.late(),
+            Err(Problem::Broken(Broken::Late)) => self.late("ranks missing at a fence"),
             Err(problem) => Err(self.broken(problem, "waiting at a fence")),
         }
     }

@@ -78,6 +78,7 @@ impl Service {
             Request::Missing => Reply::Missing(self.missing()),
             Request::Finalize => Reply::Done,
             Request::Fence => return self.arrive(rank, effects),
+            Request::Join { .. } => Reply::Failed("this launcher has one job".into()),
             Request::Abort { status, why } => {
                 effects.push(Effect::Abort { rank, status, why });
                 Reply::Done
@@ -92,19 +93,16 @@ impl Service {
         self.fail_waiting(effects);
     }
 
-    fn greet(&mut self, rank: u32, version: u32, said: u32) -> Reply {
-        if version != VERSION {
-            return Reply::Failed(format!(
-                "rank {rank} speaks version {version} of the launcher protocol, its launcher speaks {VERSION}; \
-                 start one version everywhere"
-            ));
-        }
-        if said != rank {
-            return Reply::Failed(format!(
-                "the connection of rank {rank} was used by rank {said}"
-            ));
-        }
+    /// A rank is there.
+    pub fn has_come(&mut self, rank: u32) {
         self.ranks[rank as usize] = Presence::Connected;
+    }
+
+    fn greet(&mut self, rank: u32, version: u32, said: u32) -> Reply {
+        if let Err(why) = check_greeting(rank, version, said) {
+            return Reply::Failed(why);
+        }
+        self.has_come(rank);
         Reply::Done
     }
 
@@ -174,6 +172,25 @@ impl Service {
             .zip(&self.ranks)
             .filter(move |(_, p)| which(**p))
             .map(|(rank, _)| rank)
+    }
+}
+
+/// Whether the first words on the connection of `rank` are its own, in the version of this side.
+///
+/// # Errors
+/// Why they are not.
+pub fn check_greeting(rank: u32, version: u32, said: u32) -> Result<(), String> {
+    if version != VERSION {
+        return Err(format!(
+            "rank {rank} speaks version {version} of the launcher protocol, its launcher speaks {VERSION}; \
+             start one version everywhere"
+        ));
+    }
+    match said == rank {
+        true => Ok(()),
+        false => Err(format!(
+            "the connection of rank {rank} was used by rank {said}"
+        )),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Version of these frames, said in the first one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Largest value in the store, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -53,6 +53,12 @@ pub enum Request {
     },
     /// Take leave; answered by `Done`.
     Finalize,
+    /// Of an agent: come to a job of several, for all that follows; answered by `Done` once all
+    /// agents have.
+    Join {
+        /// Name of the job.
+        job: String,
+    },
 }
 
 /// What the launcher answers.
@@ -99,6 +105,7 @@ impl Request {
                 frame(out, 6, &[&status.to_le_bytes(), cut(why).as_bytes()])
             }
             Self::Finalize => frame(out, 7, &[]),
+            Self::Join { job } => frame(out, 8, &[job.as_bytes()]),
         }
     }
 
@@ -131,6 +138,9 @@ impl Request {
                 why: body.rest_text()?,
             },
             7 => Self::Finalize,
+            8 => Self::Join {
+                job: body.rest_text()?,
+            },
             kind => return Err(BadFrame(format!("request of unknown kind {kind}"))),
         };
         body.end()?;
@@ -290,6 +300,7 @@ mod tests {
             Just(Request::Missing),
             (any::<i32>(), ".{0,50}").prop_map(|(status, why)| Request::Abort { status, why }),
             Just(Request::Finalize),
+            ".{0,50}".prop_map(|job| Request::Join { job }),
         ]
     }
 

@@ -69,16 +69,20 @@ fn attempt(
         .to_socket_addrs()
         .map_err(|e| Failure::Again(format!("its host is not known: {e}")))?;
     let stream = connect(addresses, deadline).map_err(|e| Failure::Again(e.to_string()))?;
-    // Each request waits for its answer, so nothing may wait for more to send.
-    stream
-        .set_nodelay(true)
-        .map_err(|e| Failure::Final(Error::system("setting TCP_NODELAY", e)))?;
     let socket = LauncherSocket::of(stream.into(), wait);
-    introduce(&socket, place, secret, claim, deadline)?;
-    Ok(socket)
+    match introduce(&socket, secret, claim, deadline) {
+        Ok(()) => Ok(socket),
+        Err(Unheard::Again(why)) => Err(Failure::Again(why)),
+        Err(Unheard::Refused(refusal)) => Err(Failure::Final(refused(refusal, place))),
+        Err(Unheard::Failed(error)) => Err(Failure::Final(error)),
+    }
 }
 
-fn connect(
+/// A connection to the first of these addresses that answers.
+///
+/// # Errors
+/// None of them does.
+pub(in crate::bootstrap) fn connect(
     addresses: impl Iterator<Item = SocketAddr>,
     deadline: Instant,
 ) -> io::Result<TcpStream> {
@@ -93,32 +97,44 @@ fn connect(
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 refusal = io::ErrorKind::ConnectionRefused.into();
             }
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                // Each request waits for its answer, so nothing may wait for more to send.
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
             Err(e) => refusal = e,
         }
     }
     Err(refusal)
 }
 
-fn introduce(
+/// Why the other side of a connection does not let this one in.
+pub(in crate::bootstrap) enum Unheard {
+    /// Another attempt may succeed.
+    Again(String),
+    Refused(Refusal),
+    /// Not the other side's fault.
+    Failed(Error),
+}
+
+/// Both sides show that they know the secret.
+pub(in crate::bootstrap) fn introduce(
     socket: &LauncherSocket,
-    place: &Place,
     secret: &Secret,
     claim: Claim,
     deadline: Instant,
-) -> Result<(), Failure> {
+) -> Result<(), Unheard> {
     let broken = |broken| match broken {
-        Broken::Closed => Failure::Again("it closed the connection".into()),
-        Broken::Late => Failure::Again("it does not answer".into()),
-        Broken::System(e) => Failure::Again(e.to_string()),
+        Broken::Closed => Unheard::Again("it closed the connection".into()),
+        Broken::Late => Unheard::Again("it does not answer".into()),
+        Broken::System(e) => Unheard::Again(e.to_string()),
     };
-    let refused = |refusal| Failure::Final(refused(refusal, place));
-    let own = random_bytes().map_err(Failure::Final)?;
+    let own = random_bytes().map_err(Unheard::Failed)?;
     let hello: [u8; HELLO_BYTES] = receive(socket, deadline).map_err(broken)?;
-    let answer = handshake::answer(&hello, secret, claim, &own).map_err(refused)?;
+    let answer = handshake::answer(&hello, secret, claim, &own).map_err(Unheard::Refused)?;
     socket.send_all(&answer, deadline).map_err(broken)?;
     let verdict: [u8; VERDICT_BYTES] = receive(socket, deadline).map_err(broken)?;
-    handshake::check_verdict(&verdict, &hello, secret, claim, &own).map_err(refused)
+    handshake::check_verdict(&verdict, &hello, secret, claim, &own).map_err(Unheard::Refused)
 }
 
 /// The next `N` bytes. What is behind them stays: with its verdict rank 0 may send why it refuses

@@ -19,28 +19,28 @@ const CONNECTING: &str = "master, a rank connects";
 const ACCEPTING: &str = "master, rank 0 accepts";
 
 /// Length of rank 0's first word.
-pub(super) const HELLO_BYTES: usize = 28;
+pub(in crate::bootstrap) const HELLO_BYTES: usize = 28;
 /// Length of the answer to it.
-pub(super) const ANSWER_BYTES: usize = 52;
+pub(in crate::bootstrap) const ANSWER_BYTES: usize = 52;
 /// Length of rank 0's last word before frames.
-pub(super) const VERDICT_BYTES: usize = 17;
+pub(in crate::bootstrap) const VERDICT_BYTES: usize = 17;
 
 const WELCOME: u8 = 0;
 const WRONG_SECRET: u8 = 1;
 const WRONG_VERSION: u8 = 2;
 
-pub(super) type Challenge = [u8; 16];
+pub(in crate::bootstrap) type Challenge = [u8; 16];
 
 /// Who a connection says to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(in crate::bootstrap) struct Claim {
     pub rank: Rank,
     pub size: u32,
 }
 
 /// Why the two do not speak with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(in crate::bootstrap) enum Refusal {
     /// These bytes are of something else.
     NotOurs,
     /// The other side speaks this version of the launcher's protocol; none: it does not say which.
@@ -50,12 +50,12 @@ pub(super) enum Refusal {
 }
 
 /// Rank 0's first word.
-pub(super) fn hello(challenge: &Challenge) -> [u8; HELLO_BYTES] {
+pub(in crate::bootstrap) fn hello(challenge: &Challenge) -> [u8; HELLO_BYTES] {
     joined(&[&MAGIC, &VERSION.to_le_bytes(), challenge])
 }
 
 /// A rank's answer to rank 0's first word, with a challenge of its own.
-pub(super) fn answer(
+pub(in crate::bootstrap) fn answer(
     hello: &[u8; HELLO_BYTES],
     secret: &Secret,
     claim: Claim,
@@ -75,7 +75,7 @@ pub(super) fn answer(
 
 /// What rank 0, whose challenge was `own`, makes of an answer: its last word, and who it is that
 /// has shown to know the secret.
-pub(super) fn judge(
+pub(in crate::bootstrap) fn judge(
     answer: &[u8; ANSWER_BYTES],
     secret: &Secret,
     own: &Challenge,
@@ -100,7 +100,7 @@ pub(super) fn judge(
 }
 
 /// What a rank, whose challenge was `own`, makes of rank 0's last word.
-pub(super) fn check_verdict(
+pub(in crate::bootstrap) fn check_verdict(
     verdict: &[u8; VERDICT_BYTES],
     hello: &[u8; HELLO_BYTES],
     secret: &Secret,

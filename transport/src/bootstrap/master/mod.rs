@@ -5,8 +5,9 @@
 //! `TRIHOP_SECRET_FILE`, and is shown the same, before anything else is said; the secret itself is
 //! never sent. What follows is the protocol of `trihop run`, in clear.
 
-mod dial;
-mod handshake;
+pub(super) mod dial;
+pub(super) mod gate;
+pub(super) mod handshake;
 mod secret_file;
 mod server;
 

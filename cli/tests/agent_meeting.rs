@@ -1,0 +1,210 @@
+//! Agents of several nodes that serve jobs as they come.
+
+mod launched;
+
+use std::process::Command;
+
+use launched::agents::{
+    ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, role, start_rank,
+    threads_of_jobs,
+};
+use launched::{Launched, alive, until};
+use trihop::{Error, Job, Options, Rank, State};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// Agents that stay, one on each of several simulated nodes, and their launcher.
+struct Agents {
+    launcher: Launched,
+    names: Vec<String>,
+}
+
+impl Agents {
+    /// On two nodes, with two ranks and with one, in an environment with these words.
+    fn start(what: &str, linger: &str, environment: &str) -> Self {
+        let name = format!("trihop-test-{what}-{}-", std::process::id());
+        let agent = format!(
+            "exec env {environment} {TRIHOP} agent --ranks $((2-TRIHOP_RANK)) --linger-ms {linger} \
+             --name {name}$TRIHOP_RANK"
+        );
+        let run = [
+            "-n",
+            "2",
+            "--nodes",
+            "2",
+            "--no-prefix",
+            "--",
+            "sh",
+            "-c",
+            &agent,
+        ];
+        let mut launcher = Launched::trihop(run.map(str::to_owned));
+        let names: Vec<String> = (0..2).map(|node| format!("{name}{node}")).collect();
+        let mut ready = launcher.wait_for_lines(2);
+        ready.sort();
+        let said = names.iter().map(|name| format!("ready {name}"));
+        assert_eq!(ready, said.collect::<Vec<_>>());
+        Self { launcher, names }
+    }
+
+    /// The process of the agent of a node.
+    fn id(&self, node: usize) -> u32 {
+        let has_name = |id: &u32| {
+            let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0)
+                .any(|word| word == self.names[node].as_bytes())
+        };
+        let agents = self.launcher.children_with("agent");
+        agents.into_iter().find(has_name).expect("it runs")
+    }
+
+    fn signal(&self, node: usize, signal: i32) {
+        // SAFETY: a system call on integers; its launcher has not reaped it.
+        assert_eq!(unsafe { libc::kill(self.id(node) as i32, signal) }, 0);
+    }
+
+    /// All ranks of a job.
+    fn ranks(&self, test: &str, job: &str, role: &str) -> Vec<Launched> {
+        let nodes = [0, 0, 1].into_iter();
+        nodes
+            .map(|node| start_rank(test, &self.names[node], job, role))
+            .collect()
+    }
+
+    fn threads_of_jobs(&self) -> usize {
+        (0..2).map(|node| threads_of_jobs(self.id(node))).sum()
+    }
+}
+
+/// Joins a job, has each rank hear from each, and leaves it.
+fn greet() -> trihop::Result<()> {
+    let job = Job::start(Options::from_env()?)?;
+    assert_eq!((job.size(), job.topology().nodes()), (3, 2));
+    let heard = State::new(0);
+    let shuffle = job
+        .shuffle("hello")
+        .handler_with(&heard, |heard, _, _| *heard += 1)
+        .open()?;
+    (0..3).try_for_each(|rank| shuffle.send(Rank(rank), 0, b"hello"))?;
+    shuffle.fence()?;
+    assert_eq!(heard.with(|heard| *heard), 3);
+    shuffle.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn jobs_of_several_nodes_come_and_go_while_another_one_sends() {
+    let test = "jobs_of_several_nodes_come_and_go_while_another_one_sends";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told(true).unwrap(),
+        Some(turns) => return (0..turns.parse().unwrap()).for_each(|_: u32| greet().unwrap()),
+    }
+    let agents = Agents::start("meeting", "never", "");
+    let mut steady = agents.ranks(test, "steady", "steady");
+    have_attached(&steady);
+    let come_and_go = |turns: &str| {
+        for rank in agents.ranks(test, "", turns) {
+            has_ended_well(&rank.wait(), turns);
+        }
+        until("the last job has ended", || agents.threads_of_jobs() == 2);
+        [0, 1].map(|node| descriptors(agents.id(node)))
+    };
+    let few = come_and_go("5");
+    assert_eq!(come_and_go("40"), few, "descriptors");
+    // Several at a time, by their names.
+    let jobs = ["a", "b", "c"].map(|job| agents.ranks(test, job, "3"));
+    for rank in jobs.into_iter().flatten() {
+        has_ended_well(&rank.wait(), "one of three jobs");
+    }
+    // Asked to end, one agent is the end of both, once their last job is over.
+    agents.signal(1, libc::SIGTERM);
+    assert!(steady.iter_mut().all(Launched::runs));
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "the job that stays");
+    }
+    agents.launcher.wait().succeeded();
+}
+
+#[test]
+fn agents_of_several_nodes_end_after_their_time_to_linger() {
+    let test = "agents_of_several_nodes_end_after_their_time_to_linger";
+    if role().is_some() {
+        return greet().unwrap();
+    }
+    let agents = Agents::start("meeting-linger", "200", "");
+    for rank in agents.ranks(test, "", "guest") {
+        has_ended_well(&rank.wait(), "a rank");
+    }
+    agents.launcher.wait().succeeded();
+}
+
+/// Ranks that wait for those of another node hear why they wait in vain, and are in nobody's way.
+#[test]
+fn a_job_that_comes_to_one_node_alone_does_not_disturb_the_next_one() {
+    let test = "a_job_that_comes_to_one_node_alone_does_not_disturb_the_next_one";
+    match role().as_deref() {
+        None => {}
+        Some("alone") => return eprintln!("refused: {}", greet().unwrap_err()),
+        Some(_) => return greet().unwrap(),
+    }
+    let agents = Agents::start("meeting-alone", "never", "TRIHOP_BOOTSTRAP_TIMEOUT_MS=2000");
+    let alone = |role| [(), ()].map(|()| start_rank(test, &agents.names[0], "", role));
+    for rank in alone("alone") {
+        let ended = rank.wait();
+        let why = "agents to which no ranks of the job have come after 2s: 1";
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let killed = alone("killed");
+    until("its agent waits for the other one", || {
+        threads_of_jobs(agents.id(0)) == 1
+    });
+    for rank in killed {
+        rank.signal(libc::SIGKILL);
+        rank.wait();
+    }
+    until("its agent has given them up", || {
+        agents.threads_of_jobs() == 0
+    });
+    for rank in agents.ranks(test, "", "next") {
+        has_ended_well(&rank.wait(), "the next job");
+    }
+    agents.launcher.signal(libc::SIGTERM);
+    agents.launcher.wait();
+}
+
+#[test]
+fn where_one_agent_is_killed_the_others_take_no_more_jobs() {
+    let test = "where_one_agent_is_killed_the_others_take_no_more_jobs";
+    if role().is_some() {
+        let error = exchange_until_told(false).unwrap_err();
+        assert!(matches!(error, Error::AgentDead { .. }), "{error}");
+        return eprintln!("it has heard");
+    }
+    let agents = Agents::start("meeting-killed", "never", "");
+    let ranks = agents.ranks(test, "", "steady");
+    have_attached(&ranks);
+    let survivor = agents.id(0);
+    agents.signal(1, libc::SIGKILL);
+    for rank in ranks {
+        let ended = rank.wait();
+        assert!(ended.stderr.contains("it has heard"), "{}", ended.stderr);
+    }
+    let ended = agents.launcher.wait();
+    assert_ne!(ended.status, 0);
+    assert!(!alive(survivor));
+}
+
+#[test]
+fn several_agents_of_a_node_serve_one_job() {
+    let agent =
+        format!("exec {TRIHOP} agent --ranks 2 --linger-ms 0 --name trihop-test-$TRIHOP_RANK");
+    let mut command = Command::new(TRIHOP);
+    command.args(["run", "-n", "2", "--", "sh", "-c", &agent]);
+    command.env_remove(ENV_ROLE);
+    let ended = Launched::start(command).wait();
+    assert_eq!(ended.status, 1, "{}", ended.stderr);
+    let why = "several agents of one node serve one job";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+}

@@ -1,0 +1,124 @@
+//! An agent that the first rank starts which finds none.
+
+mod launched;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use launched::agents::{ENV_ROLE, has_ended_well, role};
+use launched::{Launched, processes_named, until};
+use tempfile::TempDir;
+use trihop::{Job, Options, Reduce};
+
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
+/// A command that starts agents, and counts how many.
+struct Starts {
+    folder: TempDir,
+    name: String,
+}
+
+impl Starts {
+    fn new(what: &str, ranks: u32, linger_ms: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let name = format!("trihop-test-start-{what}-{}", std::process::id());
+        let this = Self { folder, name };
+        let script = format!(
+            "#!/bin/sh\necho >>{}\nexec {TRIHOP} agent --ranks {ranks} --linger-ms {linger_ms} --name {}\n",
+            this.count().display(),
+            this.name
+        );
+        fs::write(this.command(), script).unwrap();
+        fs::set_permissions(this.command(), fs::Permissions::from_mode(0o755)).unwrap();
+        this
+    }
+
+    fn command(&self) -> PathBuf {
+        self.folder.path().join("start")
+    }
+
+    fn count(&self) -> PathBuf {
+        self.folder.path().join("count")
+    }
+
+    fn counted(&self) -> usize {
+        fs::read_to_string(self.count()).unwrap_or_default().len()
+    }
+
+    fn rank(&self, test: &str, role: &str) -> Command {
+        let mut rank = Command::new(std::env::current_exe().unwrap());
+        rank.args([test, "--exact", "--nocapture"]);
+        rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
+        rank.env("TRIHOP_AGENT", &self.name);
+        rank.env("TRIHOP_AGENT_START", self.command());
+        rank
+    }
+}
+
+fn meet(ranks: u32) {
+    let job = Job::start(Options::from_env().unwrap()).unwrap();
+    let mut count = [1_u64];
+    job.allreduce(&mut count, Reduce::Sum).unwrap();
+    assert_eq!((count, job.size()), ([u64::from(ranks)], ranks));
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn ranks_that_come_at_once_start_one_agent_which_ends_after_them() {
+    let test = "ranks_that_come_at_once_start_one_agent_which_ends_after_them";
+    if role().is_some() {
+        return meet(4);
+    }
+    let starts = Starts::new("once", 4, 300);
+    // The output of ranks ends with them, though their agent runs on.
+    let ranks = [(); 4].map(|()| Launched::start(starts.rank(test, "rank")));
+    for rank in ranks {
+        has_ended_well(&rank.wait(), "a rank");
+    }
+    assert_eq!(starts.counted(), 1);
+    until("the agent has ended", || processes_named(&starts.name) == 0);
+}
+
+/// With a time to linger of 0 each job may meet the end of the agent of the one before.
+#[test]
+fn an_agent_that_ends_is_followed_by_another_one() {
+    let test = "an_agent_that_ends_is_followed_by_another_one";
+    if role().is_some() {
+        return (0..30).for_each(|_| meet(2));
+    }
+    let starts = Starts::new("again", 2, 0);
+    let ranks = [(); 2].map(|()| Launched::start(starts.rank(test, "rank")));
+    for rank in ranks {
+        has_ended_well(&rank.wait(), "a rank");
+    }
+    assert!(starts.counted() >= 1);
+    until("the agent has ended", || processes_named(&starts.name) == 0);
+}
+
+#[test]
+fn a_command_that_starts_no_agent_is_named_with_what_went_wrong() {
+    let test = "a_command_that_starts_no_agent_is_named_with_what_went_wrong";
+    if role().is_some() {
+        let refused = Job::start(Options::from_env().unwrap()).map(drop);
+        return eprintln!("refused: {}", refused.unwrap_err());
+    }
+    let starts = Starts::new("wrong", 1, 0);
+    for (command, why) in [
+        ("/nowhere/trihop agent", "No such file"),
+        ("true", "without a word that an agent is ready"),
+        (
+            "echo ready somebody",
+            "without a word that an agent is ready",
+        ),
+        (" ", "only blanks"),
+    ] {
+        let mut rank = starts.rank(test, "rank");
+        rank.env("TRIHOP_AGENT_START", command);
+        let ended = Launched::start(rank).wait();
+        let said = &ended.stderr;
+        assert!(said.contains("TRIHOP_AGENT_START"), "{command}: {said}");
+        assert!(said.contains(why), "{command}: {said}");
+    }
+}

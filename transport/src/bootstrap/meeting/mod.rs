@@ -1,0 +1,303 @@
+//! Where the agents of several nodes meet, one job after the other.
+//!
+//! A launcher's store has one job. The first agent keeps a store for each further one: agents come
+//! to a job by its name, in the order in which their ranks did, each by a connection of its own.
+//! A job begins once all agents have come to it. An agent that ends is the end of the meeting:
+//! nobody could begin a job without it.
+
+mod gathering;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::server::Server;
+use super::hosts::Store;
+use super::local::client::Client;
+use super::local::wire;
+use super::master::dial::{self, Unheard};
+use super::master::gate::Gate;
+use super::master::handshake::{Claim, Refusal};
+use super::socket::LauncherSocket;
+use super::{Bootstrap, Launcher, Party};
+use crate::error::{Error, Result};
+use crate::secret::Secret;
+use crate::topology::{Rank, Topology};
+use crate::watch::{Listening, decode_addresses, encode_addresses};
+
+/// Key of what the first agent says of the meeting.
+const PLACE: &str = "agent-meeting";
+/// First byte of that, and of what it says instead.
+const OPEN: u8 = 1;
+const FAILED: u8 = 0;
+
+const NAME: &str = "agents";
+
+/// An agent's part of the meeting.
+#[derive(Debug)]
+pub struct Meeting {
+    joiner: Joiner,
+    stay: Client,
+    /// Of the first agent.
+    server: Option<Server>,
+}
+
+/// Comes to jobs for an agent, on any thread.
+#[derive(Debug, Clone)]
+pub struct Joiner(Arc<Known>);
+
+/// What an agent knows of the meeting.
+#[derive(Debug)]
+struct Known {
+    launcher: Launcher,
+    /// The agents, as ranks of a job.
+    topology: Topology,
+    secret: Secret,
+    /// Of the first agent.
+    addresses: Vec<SocketAddr>,
+    wait: Duration,
+}
+
+impl Meeting {
+    /// Meets the other agents, which the launcher knows as the ranks of a job. The first one
+    /// listens for the others, at the addresses of these interfaces, as
+    /// [`Listening::open`] finds them. Collective; each wait ends after `wait`.
+    ///
+    /// # Errors
+    /// The launcher's; the first agent cannot listen, on all; it cannot be reached.
+    pub fn open(
+        bootstrap: &mut dyn Bootstrap,
+        interfaces: &[String],
+        loopback: bool,
+        wait: Duration,
+    ) -> Result<Self> {
+        let topology = bootstrap.topology().clone();
+        let mut opened = None;
+        if topology.rank() == Rank(0) {
+            let listening = listen(interfaces, loopback, topology.size());
+            // The others wait for it, whatever has gone wrong here.
+            bootstrap.put(PLACE, &said(&listening))?;
+            opened = Some(listening);
+        }
+        bootstrap.fence()?;
+        let (secret, addresses, server) = match opened {
+            Some(opened) => {
+                let (server, secret, addresses) = opened?;
+                (secret, addresses, Some(server))
+            }
+            None => {
+                let said = bootstrap.get(Rank(0), PLACE)?.unwrap_or_default();
+                let (secret, addresses) = heard(&said)?;
+                (secret, addresses, None)
+            }
+        };
+        let joiner = Joiner(Arc::new(Known {
+            launcher: bootstrap.launcher(),
+            topology,
+            secret,
+            addresses,
+            wait,
+        }));
+        let mut stay = joiner.connect()?;
+        stay.stay()?;
+        Ok(Self {
+            joiner,
+            stay,
+            server,
+        })
+    }
+
+    /// Comes to jobs.
+    pub fn joiner(&self) -> Joiner {
+        self.joiner.clone()
+    }
+
+    /// Becomes readable when the meeting is [over](Meeting::why_over).
+    pub fn stays(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.stay)
+    }
+
+    /// Why it is over, once it is: no job begins any more.
+    pub fn why_over(&mut self) -> Option<String> {
+        self.stay.why_over()
+    }
+
+    /// Ends it for all. What is left is to wait for, at the first agent: the store of jobs that
+    /// have not ended at other agents.
+    pub fn leave(self) -> Option<Rest> {
+        drop(self.stay);
+        let server = self.server?;
+        server.end_when_alone();
+        Some(Rest(server))
+    }
+}
+
+/// The store of jobs at the first agent, which has left the meeting. Dropped it ends at once.
+#[derive(Debug)]
+pub struct Rest(Server);
+
+impl Rest {
+    /// Whether nobody needs it any more.
+    pub fn is_over(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// Becomes readable when nobody does.
+    pub fn ends(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.0)
+    }
+}
+
+impl Joiner {
+    /// Comes to the job of ranks that have come to this agent, and waits until all agents have.
+    ///
+    /// # Errors
+    /// The first agent cannot be reached; an agent has ended, or one of these ranks; agents to
+    /// which no ranks of the job have come in time, by their numbers.
+    pub fn join(&self, party: &Party) -> Result<JobOfAgents> {
+        let mut client = self.connect()?;
+        client.join(party.job(), &|| {
+            let why = "a rank of the job has ended before those of other nodes had come";
+            party.has_lost_one().then(|| why.into())
+        })?;
+        Ok(JobOfAgents {
+            client,
+            launcher: self.0.launcher,
+            topology: self.0.topology.clone(),
+        })
+    }
+
+    fn connect(&self) -> Result<Client> {
+        let Known {
+            topology,
+            secret,
+            addresses,
+            wait,
+            ..
+        } = &*self.0;
+        let (rank, size) = (topology.rank(), topology.size());
+        let deadline = Instant::now() + *wait;
+        let unreached = |why: &str| {
+            failed(format!(
+                "the first agent was not reached at {addresses:?}: {why}"
+            ))
+        };
+        let stream = dial::connect(addresses.iter().copied(), deadline);
+        let stream = stream.map_err(|e| unreached(&e.to_string()))?;
+        let socket = LauncherSocket::of(stream.into(), *wait);
+        dial::introduce(&socket, secret, Claim { rank, size }, deadline).map_err(|unheard| {
+            match unheard {
+                Unheard::Again(why) => unreached(&why),
+                Unheard::Refused(Refusal::NotOurs) => unreached("no agent listens there"),
+                Unheard::Refused(Refusal::Secret) => unreached("it is of another job"),
+                Unheard::Refused(Refusal::Version(_)) => {
+                    unreached("it is of another version of trihop; start one version everywhere")
+                }
+                Unheard::Failed(error) => error,
+            }
+        })?;
+        Client::greet(socket, NAME, rank)
+    }
+}
+
+/// What the first agent has for the others.
+type Opened = (Server, Secret, Vec<SocketAddr>);
+
+fn listen(interfaces: &[String], loopback: bool, agents: u32) -> Result<Opened> {
+    let listening = Listening::open(interfaces, loopback)?;
+    let (addresses, secret) = (listening.addresses().to_vec(), Secret::random()?);
+    let advice = "its agents are those of another launch";
+    let gate = Gate::new(
+        listening.into_listener(),
+        secret.clone(),
+        "the first agent",
+        advice.into(),
+    );
+    let gate = gate.map_err(|e| Error::system("preparing the meeting of agents", e))?;
+    Ok((Server::start(gate, agents)?, secret, addresses))
+}
+
+fn said(opened: &Result<Opened>) -> Vec<u8> {
+    match opened {
+        Ok((_, secret, addresses)) => {
+            [&[OPEN], &secret.expose()[..], &encode_addresses(addresses)].concat()
+        }
+        Err(error) => [&[FAILED], error.to_string().as_bytes()].concat(),
+    }
+}
+
+fn heard(said: &[u8]) -> Result<(Secret, Vec<SocketAddr>)> {
+    let none = || failed("the first agent has not said where agents meet".into());
+    let (kind, rest) = said.split_first().ok_or_else(none)?;
+    if *kind == FAILED {
+        let why = String::from_utf8_lossy(rest);
+        return Err(failed(format!("the first agent cannot be met: {why}")));
+    }
+    let (secret, rest) = rest.split_first_chunk().ok_or_else(none)?;
+    let addresses = decode_addresses(rest).filter(|addresses| !addresses.is_empty());
+    let addresses = addresses.filter(|_| *kind == OPEN).ok_or_else(none)?;
+    Ok((Secret::from_bytes(*secret), addresses))
+}
+
+fn failed(why: String) -> Error {
+    Error::Bootstrap {
+        launcher: NAME,
+        why,
+    }
+}
+
+/// The store of one job, as one of its agents has it.
+pub struct JobOfAgents {
+    client: Client,
+    launcher: Launcher,
+    topology: Topology,
+}
+
+impl fmt::Debug for JobOfAgents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobOfAgents")
+            .field("topology", &self.topology)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Bootstrap for JobOfAgents {
+    fn launcher(&self) -> Launcher {
+        self.launcher
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    fn value_limit(&self) -> usize {
+        wire::VALUE_BYTES_MAX
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        self.client.put(key, value)
+    }
+
+    fn fence(&mut self) -> Result<()> {
+        self.client.fence()
+    }
+
+    fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
+        self.client.get(from, key)
+    }
+
+    /// The other agents hear of it in their next call. Agents outlive their jobs.
+    fn abort(&mut self, status: i32, why: &str) {
+        tracing::error!(status, why, "abort");
+        self.client.abort(status, why);
+    }
+
+    fn finalize(&mut self) -> Result<()> {
+        self.client.finalize()
+    }
+}

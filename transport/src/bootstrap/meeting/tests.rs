@@ -1,0 +1,253 @@
+use super::gathering::{Gatherings, Replies};
+use super::*;
+
+use std::thread;
+
+use proptest::prelude::*;
+
+use crate::bootstrap::local::wire::{Request, VERSION};
+use crate::watchdog;
+
+/// The server of so many agents, which are alone on their nodes, and what each of them knows.
+fn meeting(agents: u32, wait: Duration) -> (Server, Vec<Joiner>) {
+    let (server, secret, addresses) = listen(&[], true, agents).unwrap();
+    let joiner = |agent| {
+        Joiner(Arc::new(Known {
+            launcher: Launcher::Local,
+            topology: Topology::from_node_sizes(&vec![1; agents as usize], Rank(agent)).unwrap(),
+            secret: secret.clone(),
+            addresses: addresses.clone(),
+            wait,
+        }))
+    };
+    let joiners = (0..agents).map(joiner).collect();
+    (server, joiners)
+}
+
+impl Joiner {
+    fn stay(&self) -> Client {
+        let mut stay = self.connect().unwrap();
+        stay.stay().unwrap();
+        stay
+    }
+
+    fn join_by_name(&self, job: &str) -> Result<JobOfAgents> {
+        let mut client = self.connect()?;
+        client.join(job, &|| None)?;
+        Ok(JobOfAgents {
+            client,
+            launcher: Launcher::Local,
+            topology: self.0.topology.clone(),
+        })
+    }
+}
+
+/// Each agent leaves a word in the job's store, and finds that of all.
+fn exchange(mut job: JobOfAgents, word: &str) {
+    let (me, size) = (job.topology().rank().0, job.topology().size());
+    job.put("word", format!("{word} {me}").as_bytes()).unwrap();
+    job.fence().unwrap();
+    for from in 0..size {
+        let expected = format!("{word} {from}").into_bytes();
+        assert_eq!(job.get(Rank(from), "word").unwrap(), Some(expected));
+    }
+    job.fence().unwrap();
+    job.finalize().unwrap();
+}
+
+fn over(stay: &mut Client) -> String {
+    loop {
+        if let Some(why) = stay.why_over() {
+            return why;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn each_job_has_a_store_of_its_own_and_those_of_one_name_keep_their_order() {
+    let (server, joiners) = meeting(3, watchdog::PERIOD);
+    let agents: Vec<_> = joiners
+        .into_iter()
+        .map(|joiner| {
+            thread::spawn(move || {
+                let stay = joiner.stay();
+                let others: Vec<_> = ["a", "b"]
+                    .map(|name| {
+                        let joiner = joiner.clone();
+                        thread::spawn(move || {
+                            for number in 0..5 {
+                                let job = joiner.join_by_name(name).unwrap();
+                                exchange(job, &format!("{name} {number}"));
+                            }
+                        })
+                    })
+                    .into();
+                others.into_iter().for_each(|other| other.join().unwrap());
+                stay
+            })
+        })
+        .collect();
+    let stays: Vec<Client> = agents.into_iter().map(|a| a.join().unwrap()).collect();
+    server.end_when_alone();
+    assert!(!server.has_ended(), "agents are there");
+    drop(stays);
+    while !server.has_ended() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_agent_that_ends_ends_the_meeting_and_jobs_go_on() {
+    let (_server, joiners) = meeting(2, watchdog::PERIOD);
+    let mut stays: Vec<Client> = joiners.iter().map(Joiner::stay).collect();
+    let other = joiners[1].clone();
+    let other = thread::spawn(move || other.join_by_name("job").unwrap());
+    let job = joiners[0].join_by_name("job").unwrap();
+    let others_job = other.join().unwrap();
+    let waiting = joiners[0].clone();
+    let waiting = thread::spawn(move || waiting.join_by_name("next").unwrap_err().to_string());
+    assert_eq!(stays[0].why_over(), None);
+    drop(stays.pop());
+    let why = "agent 1 has ended";
+    let said = over(&mut stays[0]);
+    assert!(said.contains(why), "{said}");
+    let refused = waiting.join().unwrap();
+    assert!(refused.contains(why), "{refused}");
+    let refused = joiners[0].join_by_name("last").unwrap_err().to_string();
+    assert!(refused.contains(why), "{refused}");
+    let other = thread::spawn(move || exchange(others_job, "on"));
+    exchange(job, "on");
+    other.join().unwrap();
+}
+
+#[test]
+fn who_waits_in_vain_hears_for_whom_and_who_gives_up_leaves_its_place() {
+    let (_server, joiners) = meeting(3, Duration::from_millis(300));
+    let other = joiners[2].clone();
+    let other = thread::spawn(move || other.join_by_name("").unwrap_err().to_string());
+    let late = joiners[0].join_by_name("").unwrap_err().to_string();
+    assert!(
+        late.contains("no ranks of the job have come") && late.ends_with(": 1"),
+        "{late}"
+    );
+    assert!(other.join().unwrap().contains(": 1"));
+    let mut gives_up = joiners[0].connect().unwrap();
+    let gone = gives_up.join("", &|| Some("they have gone".into()));
+    assert!(gone.unwrap_err().to_string().contains("they have gone"));
+    drop(gives_up);
+    let agents = joiners.into_iter().map(|joiner| {
+        thread::spawn(move || {
+            let mut client = joiner.connect().unwrap();
+            client.join("", &|| None).map_err(|e| e.to_string())
+        })
+    });
+    let agents: Vec<_> = agents.collect();
+    for agent in agents {
+        assert_eq!(agent.join().unwrap(), Ok(()));
+    }
+}
+
+#[test]
+fn strangers_and_agents_of_another_launch_are_not_let_in() {
+    let (_server, joiners) = meeting(2, Duration::from_millis(500));
+    let of = |agents: &[u32], secret: Secret| {
+        let Known {
+            addresses, wait, ..
+        } = &*joiners[0].0;
+        Joiner(Arc::new(Known {
+            launcher: Launcher::Local,
+            topology: Topology::from_node_sizes(agents, Rank(1)).unwrap(),
+            secret,
+            addresses: addresses.clone(),
+            wait: *wait,
+        }))
+    };
+    let secret = joiners[0].0.secret.clone();
+    let text = of(&[1; 3], secret).connect().unwrap_err().to_string();
+    assert!(text.contains("agent 1 of 3 in a meeting of 2"), "{text}");
+    let other = of(&[1; 2], Secret::from_bytes([9; Secret::BYTES]));
+    let text = other.connect().unwrap_err().to_string();
+    assert!(text.contains("another job"), "{text}");
+}
+
+#[test]
+fn what_the_first_agent_says_comes_back() {
+    let opened = listen(&[], true, 2);
+    let (secret, addresses) = heard(&said(&opened)).unwrap();
+    let (_, known, places) = opened.unwrap();
+    assert_eq!((secret.expose(), &addresses), (known.expose(), &places));
+    let refused = said(&Err(failed("no address".into())));
+    let text = heard(&refused).unwrap_err().to_string();
+    assert!(text.contains("no address"), "{text}");
+    for bytes in [&b""[..], &[OPEN], &[OPEN; 17], &[7; 30]] {
+        assert!(heard(bytes).is_err(), "{bytes:?}");
+    }
+}
+
+/// What an agent does with one of its connections.
+#[derive(Debug, Clone)]
+enum Act {
+    Connect(u32),
+    Say(usize, Request),
+    HangUp(usize),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let job = prop_oneof![Just(""), Just("a"), Just("b")];
+    let request = prop_oneof![
+        4 => job.prop_map(|job| Request::Join { job: job.into() }),
+        2 => Just(Request::Fence),
+        1 => Just(Request::Missing),
+        1 => Just(Request::Finalize),
+        1 => any::<u32>().prop_map(|rank| Request::Hello { version: VERSION, rank: rank % 4 }),
+        1 => any::<u8>().prop_map(|byte| Request::Put { key: "k".into(), value: vec![byte] }),
+        1 => (0..4_u32).prop_map(|rank| Request::Get { rank, key: "k".into() }),
+        1 => any::<i32>().prop_map(|status| Request::Abort { status, why: "so".into() }),
+    ];
+    prop_oneof![
+        3 => (0..4_u32).prop_map(Act::Connect),
+        8 => (any::<usize>(), request).prop_map(|(guest, request)| Act::Say(guest, request)),
+        1 => any::<usize>().prop_map(Act::HangUp),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::seed::properties())]
+
+    #[test]
+    fn whatever_agents_say_is_answered_to_those_who_are_there(
+        acts in prop::collection::vec(act(), 1..200),
+    ) {
+        let mut gatherings = Gatherings::new(3);
+        let (mut here, mut asked): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+        for (number, act) in (0..).zip(acts) {
+            let mut replies = Replies::new();
+            match act {
+                Act::Connect(agent) => {
+                    let admitted = gatherings.admit(number, agent, 3);
+                    prop_assert_eq!(admitted.is_ok(), agent < 3);
+                    here.extend(admitted.map(|()| number));
+                }
+                Act::Say(_, _) | Act::HangUp(_) if here.is_empty() => {}
+                Act::Say(guest, request) => {
+                    let guest = here[guest % here.len()];
+                    asked.push(guest);
+                    gatherings.take(guest, request, &mut replies);
+                }
+                Act::HangUp(guest) => {
+                    let guest = here.swap_remove(guest % here.len());
+                    asked.retain(|other| *other != guest);
+                    gatherings.end(guest, &mut replies);
+                }
+            }
+            for (guest, reply) in replies {
+                prop_assert!(here.contains(&guest), "{reply:?} to who is gone");
+                let question = asked.iter().position(|other| *other == guest);
+                prop_assert!(question.is_some(), "{reply:?} without a question");
+                asked.swap_remove(question.unwrap_or_default());
+            }
+            prop_assert_eq!(gatherings.is_empty(), here.is_empty());
+        }
+    }
+}
