@@ -275,8 +275,12 @@ struct Both {
 
 impl Both {
     fn new() -> Self {
+        Self::over(Owner::default())
+    }
+
+    fn over(owner: Owner) -> Self {
         let mut both = Self {
-            owner: Owner::default(),
+            owner,
             model: Model::default(),
             ports: [0; RANKS as usize],
             next_id: 0,

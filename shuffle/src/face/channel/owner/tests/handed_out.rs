@@ -47,10 +47,8 @@ struct Asker {
 
 impl Asker {
     fn new() -> Self {
-        let mut both = Both::new();
-        both.owner.ports.getmsg_bytes = Some(MOST);
         Self {
-            both,
+            both: Both::over(Owner::new(Some(MOST))),
             next_id: 0,
             gets: Vec::new(),
             under_way: Vec::new(),
