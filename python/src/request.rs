@@ -15,7 +15,7 @@ use trihop::over::{Asked, Threaded};
 use crate::error::{Failure, of_call};
 
 /// What is under way, of whatever gives.
-enum UnderWay {
+pub enum UnderWay {
     Get(Asked<Received, Threaded>),
     Poll(Asked<u64, Threaded>),
     Send(Asked<(), Threaded>),
