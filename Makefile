@@ -102,6 +102,7 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	$(trihop) bench ring
 	$(trihop) bench p2p
 	$(trihop) bench histo --ranks 2
+	$(trihop) bench startup
 	for ranks in 4 8; do \
 	    for route in three-hop direct; do \
 	        $(trihop) bench histo --ranks $$ranks --nodes 2 --route $$route || exit 1; \

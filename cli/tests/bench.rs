@@ -519,3 +519,43 @@ fn impossible_sizes_and_shapes_are_refused() {
         assert!(ended.stderr.contains(said), "{arguments}: {}", ended.stderr);
     }
 }
+
+#[test]
+fn startup_of_processes_of_mini_ranks_and_with_agents() {
+    for (arguments, processes, fabrics) in [
+        ("startup --ranks 3 --nodes 2", 3, 3),
+        ("startup --ranks 4 --nodes 2 --seat minirank", 2, 2),
+        ("startup --ranks 3 --nodes 1 --seat agent", 4, 0),
+    ] {
+        let ended = run(command(&format!("{arguments} --json")));
+        assert_eq!(ended.status, 0, "{arguments}: {}", ended.stderr);
+        let row: Value = serde_json::from_str(ended.stdout.trim()).expect(&ended.stdout);
+        assert_eq!(row["checked"], true, "{row}");
+        assert_eq!(
+            (&row["processes"], &row["fabrics"]),
+            (&processes.into(), &fabrics.into()),
+            "{row}"
+        );
+        // One after the other, in each job and so in the medians.
+        let moments = ["first_message_seconds", "seconds", "job_seconds"];
+        let moments = moments.map(|moment| row[moment].as_f64().unwrap());
+        assert!(
+            moments[0] > 0.0 && moments.is_sorted(),
+            "{moments:?} in {row}"
+        );
+        assert!(positive(&row["joined_seconds"]) && positive(&row["empty_seconds"]));
+        assert_eq!(positive(&row["libfabric_seconds"]), fabrics > 0, "{row}");
+    }
+}
+
+#[test]
+fn startup_is_of_jobs_of_its_own() {
+    let mut inside = Command::new(env!("CARGO_BIN_EXE_trihop"));
+    inside.args(["bench", "startup"]);
+    inside.env("TRIHOP_LAUNCHER", "master");
+    inside.envs([("TRIHOP_MASTER", "localhost:1"), ("TRIHOP_RANK", "0")]);
+    inside.envs([("TRIHOP_SIZE", "1"), ("TRIHOP_SECRET_FILE", "/dev/null")]);
+    let ended = run(inside);
+    assert_eq!(ended.status, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("not inside"), "{}", ended.stderr);
+}

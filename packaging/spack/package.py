@@ -1,5 +1,5 @@
-"""A recipe for Spack: copy the folder as `trihop` into a repository of packages, set `git` to where
-you have the sources, and `spack install trihop`."""
+"""A recipe for Spack 0.23 and newer: copy it as `packages/trihop/package.py` into a repository of
+packages (`spack repo create`), set `git` to where you have the sources, and `spack install trihop`."""
 
 from spack.package import *
 
@@ -22,6 +22,13 @@ class Trihop(Package):
     # bindgen reads libfabric's headers with libclang.
     depends_on("llvm+clang", type="build")
     depends_on("libfabric@1.17:", type=("build", "link", "run"))
+
+    sanity_check_is_file = [
+        join_path("bin", "trihop"),
+        join_path("include", "trihop.h"),
+        join_path("lib", "libtrihop.so"),
+        join_path("lib", "pkgconfig", "trihop.pc"),
+    ]
 
     def setup_build_environment(self, env):
         env.set("LIBCLANG_PATH", self.spec["llvm"].prefix.lib)

@@ -27,6 +27,7 @@ mod scale;
 mod seated;
 mod session;
 mod skew;
+mod startup;
 mod syscalls;
 mod table;
 
@@ -71,6 +72,8 @@ pub enum Name {
     Channel,
     /// Jobs of one rank that join at an agent which stays, and leave it, one after the other
     Attach,
+    /// Jobs of their own, one after the other: from the launcher's start to the first messages
+    Startup,
     /// What nexus-runner does: byte records to random other ranks, each checked
     Exchange,
     /// Histogram with the indices of an RMAT graph, with Zipf's, and from all ranks to one
@@ -103,6 +106,7 @@ impl Name {
             Self::P2p => (2, 2),
             Self::Attach => (1, 1),
             Self::Around => (4, 2),
+            Self::Startup => (8, 4),
             _ => (4, 1),
         }
     }
@@ -160,6 +164,7 @@ impl Name {
                 let why = "attach sends no messages, and has no --size";
                 return Err(Error::Shape(why.to_owned()));
             }
+            Self::Startup => (8, 8),
         };
         match args
             .size
@@ -192,6 +197,7 @@ impl Name {
             Self::Channel => channel::run(args, options),
             Self::Around => around::run(args, options),
             Self::Attach => attach::run(args, &options),
+            Self::Startup => startup::run(args, options),
             Self::Round => rounds::run(args, options),
             Self::Push => push::run(args, options),
             Self::Exchange => exchange::run(args, options),
@@ -212,10 +218,11 @@ fn text(value: impl ValueEnum) -> String {
 pub struct BenchArgs {
     /// What to measure
     pub name: Name,
-    /// Ranks to start [default: 4; ring, p2p, channel: 2; attach: 1; scale: 10,000 simulated ones]
+    /// Ranks to start [default: 4; ring, p2p, channel: 2; attach: 1; startup: 8; scale: 10,000
+    /// simulated ones]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Simulated nodes to spread them over [default: 1; p2p, around: 2; scale: as --per-node asks]
+    /// Simulated nodes to spread them over [default: 1; p2p, around: 2; startup: 4; scale: as --per-node asks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     /// libfabric provider between nodes
@@ -375,6 +382,9 @@ pub fn run(mut args: BenchArgs) -> Result<i32, Error> {
         args.name.check_shape(shape)?;
         if args.seat == Seat::Minirank {
             args.minis_per_rank = Some(seated::minis(args.minis_per_rank, shape)?);
+        }
+        if args.name == Name::Startup {
+            return startup::start(&args, shape);
         }
         if shape != (1, 1) {
             return start_jobs(&args, shape);

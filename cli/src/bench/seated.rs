@@ -79,7 +79,14 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
         return Ok(()); // it has no other one
     }
     let seat = text(args.seat);
-    let has = [Name::Histo, Name::A2a, Name::Push, Name::Cc, Name::Channel];
+    let has = [
+        Name::Histo,
+        Name::A2a,
+        Name::Push,
+        Name::Cc,
+        Name::Channel,
+        Name::Startup,
+    ];
     let is_ring = name == Name::Ring && args.seat == Seat::Minirank;
     if is_ring && args.size.iter().any(|&size| size != 8) {
         let why = "ring --seat minirank has items of 8 bytes";
@@ -87,7 +94,7 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     }
     if !has.contains(&name) && !is_ring {
         let why = format!(
-            "{} has no --seat {seat}; histo, a2a, push, cc and channel have, ring has minirank",
+            "{} has no --seat {seat}; histo, a2a, push, cc, channel and startup have, ring has minirank",
             text(name)
         );
         return Err(Error::Shape(why));

@@ -216,11 +216,12 @@ fn allow_descriptors(count: u64) -> bool {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).is_ok()
 }
 
-fn tell(what: &str, seen: &[(Rank, (Asked, usize))]) {
+fn tell(what: &str, seen: &[(Rank, (Asked, usize))], took: Duration) {
     let requests = seen.iter().map(|(_, (asked, _))| asked.requests());
     let bytes = seen.iter().map(|(_, (asked, _))| asked.bytes);
     eprintln!(
-        "{what}: {} requests of a rank at most, {} of all that run; {} bytes at most, {} of all; {} bytes of a node's book",
+        "{what}: {} requests of a rank at most, {} of all that run; {} bytes at most, {} of all; \
+         {} bytes of a node's book; {took:.1?} until all know each other",
         requests.clone().max().unwrap(),
         requests.sum::<u64>(),
         bytes.clone().max().unwrap(),
@@ -270,8 +271,9 @@ fn a_job_of_1024_ranks_asks_ten_requests_of_a_rank_at_most() {
     }
     let all: Vec<u32> = (0..16).collect();
     let routes = &[RouteName::ThreeHop(Rails::default()), RouteName::Direct];
-    let (job, seen) = Job::new(&[64; 16], &all).run(&all, routes, what_it_took);
-    tell("16 x 64", &seen);
+    let (job, began) = (Job::new(&[64; 16], &all), Instant::now());
+    let (job, seen) = job.run(&all, routes, what_it_took);
+    tell("16 x 64", &seen, began.elapsed());
     for (rank, (asked, book_bytes)) in &seen {
         assert_asked(&job.topology, *rank, *asked);
         assert!(asked.requests() <= 10, "{asked:?}");
@@ -293,8 +295,9 @@ fn a_job_of_320000_ranks_asks_for_each_node_once_on_a_node() {
             .map(NodeId),
     );
     let routes = &[RouteName::ThreeHop(Rails::default())];
+    let began = Instant::now();
     let (job, seen) = job.run(&present, routes, what_it_took);
-    tell("10,000 x 32, 96 of them running", &seen);
+    tell("10,000 x 32, 96 of them running", &seen, began.elapsed());
     for (rank, (asked, book_bytes)) in &seen {
         assert_asked(&job.topology, *rank, *asked);
         assert!(
