@@ -59,12 +59,15 @@ impl Table {
 
     /// Updates, the sum of their local indices, and updates outside.
     pub fn sums(&self) -> [u64; 3] {
-        let updates = self.entries.iter().map(Cell::get).sum();
-        let indices = (0u64..)
-            .zip(&self.entries)
-            .map(|(local, entry)| local * entry.get());
-        [updates, indices.sum(), self.outside.get()]
+        sums_of(self.entries.iter().map(Cell::get), self.outside.get())
     }
+}
+
+/// Updates, the sum of their local indices, and updates outside, of a table with these entries.
+pub(crate) fn sums_of(entries: impl Iterator<Item = u64> + Clone, outside: u64) -> [u64; 3] {
+    let updates = entries.clone().sum();
+    let indices = (0u64..).zip(entries).map(|(local, entry)| local * entry);
+    [updates, indices.sum(), outside]
 }
 
 /// A row, and what bounds it.

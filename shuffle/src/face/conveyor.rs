@@ -38,6 +38,14 @@ pub enum ConveyorState {
     Complete,
 }
 
+/// What has come of a call's slow part. A whole result would be given back by its address, which
+/// takes registers from a program's loop; its error stays in the belt until it is fetched.
+enum Outcome {
+    Done,
+    NotNow,
+    Failed,
+}
+
 /// The items of a step, of whatever type. Pulls are short, and programs go far into memory
 /// between them: what a processor may do at once then is what counts. So a pull of one item looks
 /// at the run that has begun and at two places in it, and changes one.
@@ -68,6 +76,8 @@ pub(crate) struct Belt<S: Seating> {
     /// A push found no room since the last advance.
     is_refused: bool,
     state: ConveyorState,
+    /// Why the last call has failed, until that is fetched.
+    failure: Option<Error>,
 }
 
 impl<S: Seating> Belt<S> {
@@ -103,6 +113,7 @@ impl<S: Seating> Belt<S> {
             fruitless: 0,
             is_refused: false,
             state: ConveyorState::Working,
+            failure: None,
         })
     }
 
@@ -160,20 +171,31 @@ impl<S: Seating> Belt<S> {
         Error::misuse(&self.handle.name, why)
     }
 
-    /// Pulls one item: where it begins in the run.
-    #[inline(always)] // so that an item's size is a constant
-    fn pull_one(&mut self, item_bytes: usize) -> Result<Option<usize>> {
-        let mut at = self.next;
-        if at == self.limit {
-            if self.pull(1)?.is_none() {
-                return Ok(None);
+    /// Pulls one item where [`Belt::next`] is at the limit: it begins at [`Belt::floor`] then.
+    #[cold]
+    #[inline(never)]
+    fn pull_on(&mut self) -> Outcome {
+        let pulled = self.pull(1).map(|items| items.is_some());
+        self.outcome(pulled)
+    }
+
+    fn outcome(&mut self, done: Result<bool>) -> Outcome {
+        match done {
+            Ok(true) => Outcome::Done,
+            Ok(false) => Outcome::NotNow,
+            Err(error) => {
+                self.failure = Some(error);
+                Outcome::Failed
             }
-            at = self.floor;
         }
-        // Behind such a call it is there already. Written on both ways, a compiler knows it in a
-        // loop of pulls, and does not load it back, which takes as long as an item does.
-        self.next = at + item_bytes;
-        Ok(Some(at))
+    }
+
+    /// Of the call that has failed.
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> Error {
+        let failure = self.failure.take();
+        failure.unwrap_or_else(|| self.misuse("a failure that was told before"))
     }
 
     /// The next items of one source that are here, at most so many.
@@ -210,9 +232,12 @@ impl<S: Seating> Belt<S> {
         };
         let bytes = usize::from(header.count) * self.item_bytes;
         self.source = Rank(header.source);
-        (self.next, self.end) = (RUN_HEADER_BYTES, RUN_HEADER_BYTES + bytes);
-        (self.limit, self.floor) = (self.next, self.next);
         entry.swap(&mut self.run);
+        let end = RUN_HEADER_BYTES + bytes;
+        // Pulls of one rely on it.
+        assert!(end <= size_of_val(&self.run[..]), "items are in their run");
+        (self.next, self.end) = (RUN_HEADER_BYTES, end);
+        (self.limit, self.floor) = (self.next, self.next);
         Ok(true)
     }
 
@@ -250,6 +275,7 @@ impl<S: Seating> Belt<S> {
     }
 
     /// A round of progress, without waiting; false once the step is complete.
+    #[inline(never)] // programs' loops of pushes and pulls around it keep their registers
     pub fn advance(&mut self, is_done: bool) -> Result<bool> {
         let what = "an advance";
         if is_done && self.state == ConveyorState::Working {
@@ -472,16 +498,21 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
     /// [`Error::Misuse`] after the last push was announced; a bad rank; what has ended the job.
     #[inline]
     pub fn push(&mut self, target: Rank, item: T) -> Result<bool> {
-        match self.belt.push_here(target, item.as_bytes()) {
-            true => Ok(true),
-            false => self.push_on(target, item),
+        if self.belt.push_here(target, item.as_bytes()) {
+            return Ok(true);
+        }
+        match self.push_on(target, item) {
+            Outcome::Done => Ok(true),
+            Outcome::NotNow => Ok(false),
+            Outcome::Failed => Err(self.belt.take_failure()),
         }
     }
 
     /// As `Stream::push_on`.
     #[inline(never)]
-    fn push_on(&mut self, target: Rank, item: T) -> Result<bool> {
-        self.belt.push_on(target, item.as_bytes())
+    fn push_on(&mut self, target: Rank, item: T) -> Outcome {
+        let pushed = self.belt.push_on(target, item.as_bytes());
+        self.belt.outcome(pushed)
     }
 
     /// As [`Conveyor::reset`], with items of another type in the next step: of the same on all
@@ -508,14 +539,24 @@ impl<T: Item, S: Seat> Conveyor<T, S> {
     /// A peer whose bytes make no sense.
     #[inline]
     pub fn pull(&mut self) -> Result<Option<(Rank, &T)>> {
-        let Some(at) = self.belt.pull_one(size_of::<T>())? else {
-            return Ok(None);
-        };
-        let source = self.belt.source;
-        let bytes = self.belt.run.as_bytes().get(at..at + size_of::<T>());
-        let bytes = bytes.ok_or_else(|| misaligned(source))?;
-        let item = T::ref_from_bytes(bytes).map_err(|_| misaligned(source))?;
-        Ok(Some((source, item)))
+        let belt = &mut self.belt;
+        let mut at = belt.next;
+        if at == belt.limit {
+            match belt.pull_on() {
+                Outcome::Done => at = belt.floor,
+                Outcome::NotNow => return Ok(None),
+                Outcome::Failed => return Err(belt.take_failure()),
+            }
+        }
+        // Behind such a call it is there already. Written on both ways, a compiler knows it in a
+        // loop of pulls, and does not load it back, which takes as long as an item does.
+        belt.next = at + size_of::<T>();
+        // SAFETY: below the limit, as in front of `next` behind a pull of one, whole items are in the
+        // run, of `item_bytes` each, which is the size of `T`: `open_next` has looked. The run is of
+        // words, and they begin at the end of its header: `check_item` knows that `T` needs no more
+        // than that. Any bytes are a `T`. What is given keeps the belt, and so the run, from changes.
+        let item = unsafe { &*belt.run.as_ptr().cast::<u8>().add(at).cast::<T>() };
+        Ok(Some((belt.source, item)))
     }
 
     /// The next items of one source that are here, in place: one at least, `most` at most.
