@@ -275,9 +275,11 @@ impl<'h> Inline<'h> {
                 wait_is_over();
                 continue;
             }
-            state.note_wait(patience, what);
-            drop(state);
             let step = self.0.backoff.borrow_mut().next();
+            if step != Step::Spin {
+                state.note_wait(patience, what); // what takes no longer than a spin is no wait
+            }
+            drop(state);
             match step {
                 Step::Spin => self.watch(),
                 Step::Yield => std::thread::yield_now(),

@@ -98,9 +98,13 @@ impl Backoff {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Step {
         if self.yields == 0 && self.may_spin() {
-            let began = *self.began.get_or_insert_with(Instant::now);
-            if began.elapsed() < self.spin {
-                return Step::Spin;
+            match self.began {
+                None => {
+                    self.began = Some(Instant::now());
+                    return Step::Spin;
+                }
+                Some(began) if began.elapsed() < self.spin => return Step::Spin,
+                Some(_) => {}
             }
         }
         if self.yields < YIELDS {
