@@ -38,7 +38,8 @@ pub trait AskedToEnd {
 ///
 /// Where the launcher has started an agent on each of several nodes, a job has ranks on all of
 /// them, of each node as many as its agent was told, and begins once all have come: jobs of one
-/// name in the order in which their ranks came, on each node.
+/// name in the order in which their ranks came, on each node. Those that come at about the same
+/// time need names of their own: nothing else tells whose ranks are whose.
 ///
 /// It ends once it has had a job and then none for as long as `linger`, without end where that is
 /// `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
@@ -72,7 +73,8 @@ pub fn serve_jobs(
     let reception = Reception::open(name, ranks, MOST_WAITING)?;
     let mut meet = || {
         let (interfaces, wait) = (options.interfaces(), options.bootstrap_timeout());
-        Meeting::open(&mut *bootstrap, &interfaces, options.loopback, wait)
+        let waits = (wait, options.watch_timeout());
+        Meeting::open(&mut *bootstrap, &interfaces, options.loopback, waits)
     };
     let meeting = (agents > 1).then(&mut meet).transpose()?;
     let agent = Agent {

@@ -202,8 +202,25 @@ fn ranks_of_several_jobs_come_to_one_agent() {
         assert_eq!(other.join().unwrap().unwrap(), 1);
     }
     assert!(!reception.is_empty());
+    let late = {
+        let name = name.clone();
+        thread::spawn(move || {
+            // As a rank that starts an agent does, as soon as it is told that this one ends.
+            one.map(|rank| {
+                let outcome = rank.join().unwrap().map_err(|error| error.to_string());
+                let comes_again = DescriptorListener::send_to_listener(&name, b"x", &[], soon());
+                let refused = comes_again.is_err_and(|error| error.is_refused_connection());
+                (outcome, refused)
+            })
+        })
+    };
+    thread::sleep(Duration::from_millis(20));
     reception.close("it ends");
-    let outcomes = one.map(|rank| rank.join().unwrap().map_err(|error| error.to_string()));
+    let outcomes = late.join().unwrap();
+    for (outcome, refused) in &outcomes {
+        assert!(*refused || outcome.is_ok(), "{outcomes:?}");
+    }
+    let outcomes = outcomes.map(|(outcome, _)| outcome);
     assert_eq!(outcomes[1], Ok(0));
     let refused = outcomes.iter().filter(|outcome| {
         let why = outcome.as_ref().err();

@@ -301,6 +301,13 @@ impl DescriptorListener {
         !self.waiting.borrow().is_empty()
     }
 
+    /// Lets nobody connect any more. Who has connected so far may still be
+    /// [accepted](Self::try_accept), and the name is taken until this is dropped.
+    pub fn lock_out(&self) {
+        // A socket that listens can be shut down.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Becomes readable when somebody connects.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -327,7 +334,8 @@ impl DescriptorListener {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let connection = match rustix::net::accept_with(&self.socket, flags) {
                 Ok(connection) => connection,
-                Err(Errno::AGAIN) => return Ok(()),
+                // The second one where nobody can connect any more.
+                Err(Errno::AGAIN | Errno::INVAL) => return Ok(()),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 // Those that are here give theirs back first.
                 Err(e) if is_want_of_descriptors(e) && !waiting.is_empty() => {

@@ -22,3 +22,4 @@ pub use board::Board;
 pub use graph::{MAX_NEIGHBOURS, neighbours};
 pub use handle::{Listening, Neighbour, Setup, Watch, eventfd, is_woken, wake};
 pub use news::{Cause, News, agent_dead};
+pub(crate) use thread::keep_alive;

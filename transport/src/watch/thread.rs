@@ -581,7 +581,7 @@ impl Watcher {
 
 /// The kernel asks for the other one's kernel, whatever the processes do, and gives up after the
 /// timeout.
-fn keep_alive(socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), Errno> {
+pub(crate) fn keep_alive(socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), Errno> {
     // In whole seconds, since the kernel counts in these.
     let step = Duration::from_secs((timeout.as_secs() / 5).clamp(1, 30));
     sockopt::set_socket_keepalive(socket, true)?;

@@ -180,9 +180,12 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         let before = client.wake(port.number(), id, &waker);
         let has_ended = client.is_answered(port.number(), id);
         drop(client);
-        drop(before);
         if has_ended {
             signal.set();
+        }
+        if let Some(before) = before {
+            // Whoever awaits it polls once more, and is then told in place of this.
+            before.wake();
         }
         Ok(signal)
     }

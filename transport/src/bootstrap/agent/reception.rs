@@ -10,6 +10,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener, MAX_MESSAGE_BYTES, wait_for_any};
 use crate::park::ProcessWatch;
+use crate::sync::sleep;
 
 /// Takes the ranks of jobs as they come.
 #[derive(Debug)]
@@ -333,19 +334,35 @@ impl Reception {
     }
 
     /// Gives up the name, and tells who waits here why.
-    pub fn close(mut self, why: &str) {
+    pub fn close(self, why: &str) {
+        let Self {
+            listener, parties, ..
+        } = self;
+        // Whoever is told comes again at once: not to this one.
+        listener.lock_out();
+        let places = parties.into_iter().flat_map(|party| party.places);
+        let mut waiting: Vec<u64> = places.flatten().map(|(nonce, _)| nonce).collect();
         // Who has connected so far is told, too.
-        while let Ok(Some((bytes, ..))) = self.listener.try_accept() {
-            if let Some((_, nonce)) = bytes.split_last_chunk::<8>() {
-                end(u64::from_le_bytes(*nonce), why);
+        let soon = Instant::now() + LAST_WORDS;
+        loop {
+            match listener.try_accept() {
+                Ok(Some((bytes, ..))) => {
+                    let nonce = bytes.split_last_chunk::<8>();
+                    waiting.extend(nonce.map(|(_, nonce)| u64::from_le_bytes(*nonce)));
+                }
+                // Between its connection and its message.
+                Ok(None) if listener.is_owed() && Instant::now() < soon => sleep(PAUSE),
+                Ok(None) | Err(_) => break,
             }
         }
-        let places = self.parties.drain(..).flat_map(|party| party.places);
-        for (nonce, _) in places.flatten() {
-            end(nonce, why);
-        }
+        drop(listener);
+        waiting.into_iter().for_each(|nonce| end(nonce, why));
     }
 }
+
+/// How long an agent that closes waits for messages of those who have connected.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long it sleeps where nothing has to be looked at.
 const LONG: Duration = Duration::from_secs(3600);

@@ -50,7 +50,12 @@ impl Starter {
                 Ok(_lock) => match self.send(message, deadline)? {
                     // Another rank was faster.
                     Some(process) => return Ok(process),
-                    None => self.start(deadline)?,
+                    None => match (self.start(deadline), self.send(message, deadline)) {
+                        (_, Ok(Some(process))) => return Ok(process),
+                        // Somebody else's may have been faster to take the name.
+                        (Err(error), _) | (Ok(()), Err(error)) => return Err(error),
+                        (Ok(()), Ok(None)) => {}
+                    },
                 },
                 Err(error) if !error.is_taken() => return Err(error),
                 Err(_) => sleep(PAUSE),
@@ -94,8 +99,13 @@ impl Starter {
         let what = || format!("starting an agent by {ENV_START}={:?}", self.command);
         let mut child = agent.spawn().map_err(|e| Error::system(what(), e))?;
         let said = child.stdout.take();
-        // This was the process between the two, which has ended.
-        child.wait().map_err(|e| Error::system(what(), e))?;
+        // This was the process between the two, which has ended; a program that reaps all of its
+        // children may have done so already.
+        if let Err(error) = child.wait()
+            && error.raw_os_error() != Some(libc::ECHILD)
+        {
+            return Err(Error::system(what(), error));
+        }
         match said {
             Some(said) => self.hear(said, deadline),
             None => Err(self.failed("has no output")),

@@ -12,7 +12,7 @@ mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,9 @@ use super::socket::LauncherSocket;
 use super::{Bootstrap, Launcher, Party};
 use crate::error::{Error, Result};
 use crate::secret::Secret;
+use crate::sync::sleep;
 use crate::topology::{Rank, Topology};
-use crate::watch::{Listening, decode_addresses, encode_addresses};
+use crate::watch::{Listening, decode_addresses, encode_addresses, keep_alive};
 
 /// Key of what the first agent says of the meeting.
 const PLACE: &str = "agent-meeting";
@@ -37,6 +38,9 @@ const OPEN: u8 = 1;
 const FAILED: u8 = 0;
 
 const NAME: &str = "agents";
+
+/// Between two attempts to be let in at the first agent.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// An agent's part of the meeting.
 #[derive(Debug)]
@@ -61,12 +65,14 @@ struct Known {
     /// Of the first agent.
     addresses: Vec<SocketAddr>,
     wait: Duration,
+    lost_after: Duration,
 }
 
 impl Meeting {
     /// Meets the other agents, which the launcher knows as the ranks of a job. The first one
     /// listens for the others, at the addresses of these interfaces, as
-    /// [`Listening::open`] finds them. Collective; each wait ends after `wait`.
+    /// [`Listening::open`] finds them. Collective; each wait ends after `wait`. A node from which
+    /// nothing has come for `lost_after` is lost, and so are its agent's connections.
     ///
     /// # Errors
     /// The launcher's; the first agent cannot listen, on all; it cannot be reached.
@@ -74,12 +80,12 @@ impl Meeting {
         bootstrap: &mut dyn Bootstrap,
         interfaces: &[String],
         loopback: bool,
-        wait: Duration,
+        (wait, lost_after): (Duration, Duration),
     ) -> Result<Self> {
         let topology = bootstrap.topology().clone();
         let mut opened = None;
         if topology.rank() == Rank(0) {
-            let listening = listen(interfaces, loopback, topology.size());
+            let listening = listen(interfaces, loopback, topology.size(), lost_after);
             // The others wait for it, whatever has gone wrong here.
             bootstrap.put(PLACE, &said(&listening))?;
             opened = Some(listening);
@@ -102,6 +108,7 @@ impl Meeting {
             secret,
             addresses,
             wait,
+            lost_after,
         }));
         let mut stay = joiner.connect()?;
         stay.stay()?;
@@ -119,7 +126,7 @@ impl Meeting {
 
     /// Becomes readable when the meeting is [over](Meeting::why_over).
     pub fn stays(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.stay)
+        AsFd::as_fd(&self.stay)
     }
 
     /// Why it is over, once it is: no job begins any more.
@@ -149,7 +156,7 @@ impl Rest {
 
     /// Becomes readable when nobody does.
     pub fn ends(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.0)
+        AsFd::as_fd(&self.0)
     }
 }
 
@@ -178,6 +185,7 @@ impl Joiner {
             secret,
             addresses,
             wait,
+            lost_after,
             ..
         } = &*self.0;
         let (rank, size) = (topology.rank(), topology.size());
@@ -187,11 +195,21 @@ impl Joiner {
                 "the first agent was not reached at {addresses:?}: {why}"
             ))
         };
-        let stream = dial::connect(addresses.iter().copied(), deadline);
-        let stream = stream.map_err(|e| unreached(&e.to_string()))?;
-        let socket = LauncherSocket::of(stream.into(), *wait);
-        dial::introduce(&socket, secret, Claim { rank, size }, deadline).map_err(|unheard| {
-            match unheard {
+        let socket = loop {
+            let stream = dial::connect(addresses.iter().copied(), deadline);
+            let stream = stream.map_err(|e| unreached(&e.to_string()))?;
+            keep_alive(stream.as_fd(), *lost_after).map_err(|e| unreached(&e.to_string()))?;
+            let socket = LauncherSocket::of(stream.into(), *wait);
+            let unheard = match dial::introduce(&socket, secret, Claim { rank, size }, deadline) {
+                Ok(()) => break socket,
+                Err(unheard) => unheard,
+            };
+            return Err(match unheard {
+                // It has no room for a moment, or this agent was slow.
+                Unheard::Again(_) if Instant::now() + PAUSE < deadline => {
+                    sleep(PAUSE);
+                    continue;
+                }
                 Unheard::Again(why) => unreached(&why),
                 Unheard::Refused(Refusal::NotOurs) => unreached("no agent listens there"),
                 Unheard::Refused(Refusal::Secret) => unreached("it is of another job"),
@@ -199,8 +217,8 @@ impl Joiner {
                     unreached("it is of another version of trihop; start one version everywhere")
                 }
                 Unheard::Failed(error) => error,
-            }
-        })?;
+            });
+        };
         Client::greet(socket, NAME, rank)
     }
 }
@@ -208,7 +226,12 @@ impl Joiner {
 /// What the first agent has for the others.
 type Opened = (Server, Secret, Vec<SocketAddr>);
 
-fn listen(interfaces: &[String], loopback: bool, agents: u32) -> Result<Opened> {
+fn listen(
+    interfaces: &[String],
+    loopback: bool,
+    agents: u32,
+    lost_after: Duration,
+) -> Result<Opened> {
     let listening = Listening::open(interfaces, loopback)?;
     let (addresses, secret) = (listening.addresses().to_vec(), Secret::random()?);
     let advice = "its agents are those of another launch";
@@ -219,7 +242,7 @@ fn listen(interfaces: &[String], loopback: bool, agents: u32) -> Result<Opened> 
         advice.into(),
     );
     let gate = gate.map_err(|e| Error::system("preparing the meeting of agents", e))?;
-    Ok((Server::start(gate, agents)?, secret, addresses))
+    Ok((Server::start(gate, agents, lost_after)?, secret, addresses))
 }
 
 fn said(opened: &Result<Opened>) -> Vec<u8> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -14,6 +15,7 @@ use crate::bootstrap::local::wire::Reply;
 use crate::bootstrap::master::gate::{At, Gate, wait};
 use crate::error::{Error, Result};
 use crate::masked::{self, MaskedThread};
+use crate::watch::keep_alive;
 
 /// The thread; it ends at once when this is dropped.
 #[derive(Debug)]
@@ -23,11 +25,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it for so many agents.
+    /// Starts it for so many agents, whose nodes are lost where nothing has come from them for so
+    /// long.
     ///
     /// # Errors
     /// When there is no thread to be had, or no descriptor.
-    pub fn start(gate: Gate, agents: u32) -> Result<Self> {
+    pub fn start(gate: Gate, agents: u32, lost_after: Duration) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(|e| Error::system("preparing the meeting of agents", e))?;
@@ -37,6 +40,7 @@ impl Server {
             may_end: false,
             connections: BTreeMap::new(),
             accepted: 0,
+            lost_after,
             gatherings: Gatherings::new(agents),
         };
         let thread = Some(masked::spawn("trihop-meeting", move || serving.run())?);
@@ -82,6 +86,7 @@ struct Serving {
     /// By the order in which they came.
     connections: BTreeMap<u64, Guest>,
     accepted: u64,
+    lost_after: Duration,
     gatherings: Gatherings,
 }
 
@@ -184,6 +189,9 @@ impl Serving {
             _ => None,
         });
         for (socket, claim) in self.gate.hear(&gate.collect::<Vec<_>>()) {
+            if let Err(error) = keep_alive(socket.as_fd(), self.lost_after) {
+                tracing::warn!(%error, "the end of an agent's node will not be seen");
+            }
             let (number, mut connection) = (self.accepted, Connection::new(socket));
             self.accepted += 1;
             let admitted = self.gatherings.admit(number, claim.rank.0, claim.size);

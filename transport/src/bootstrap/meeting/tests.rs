@@ -1,6 +1,8 @@
 use super::gathering::{Gatherings, Replies};
 use super::*;
 
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use proptest::prelude::*;
@@ -8,9 +10,11 @@ use proptest::prelude::*;
 use crate::bootstrap::local::wire::{Request, VERSION};
 use crate::watchdog;
 
+const LOST_AFTER: Duration = Duration::from_secs(5);
+
 /// The server of so many agents, which are alone on their nodes, and what each of them knows.
 fn meeting(agents: u32, wait: Duration) -> (Server, Vec<Joiner>) {
-    let (server, secret, addresses) = listen(&[], true, agents).unwrap();
+    let (server, secret, addresses) = listen(&[], true, agents, LOST_AFTER).unwrap();
     let joiner = |agent| {
         Joiner(Arc::new(Known {
             launcher: Launcher::Local,
@@ -18,6 +22,7 @@ fn meeting(agents: u32, wait: Duration) -> (Server, Vec<Joiner>) {
             secret: secret.clone(),
             addresses: addresses.clone(),
             wait,
+            lost_after: LOST_AFTER,
         }))
     };
     let joiners = (0..agents).map(joiner).collect();
@@ -161,6 +166,7 @@ fn strangers_and_agents_of_another_launch_are_not_let_in() {
             secret,
             addresses: addresses.clone(),
             wait: *wait,
+            lost_after: LOST_AFTER,
         }))
     };
     let secret = joiners[0].0.secret.clone();
@@ -173,7 +179,7 @@ fn strangers_and_agents_of_another_launch_are_not_let_in() {
 
 #[test]
 fn what_the_first_agent_says_comes_back() {
-    let opened = listen(&[], true, 2);
+    let opened = listen(&[], true, 2, LOST_AFTER);
     let (secret, addresses) = heard(&said(&opened)).unwrap();
     let (_, known, places) = opened.unwrap();
     assert_eq!((secret.expose(), &addresses), (known.expose(), &places));
@@ -183,6 +189,73 @@ fn what_the_first_agent_says_comes_back() {
     for bytes in [&b""[..], &[OPEN], &[OPEN; 17], &[7; 30]] {
         assert!(heard(bytes).is_err(), "{bytes:?}");
     }
+}
+
+/// The first agent drops who is slow, and has room for so many at once: such an agent comes again.
+#[test]
+fn an_agent_whose_first_connection_is_dropped_is_let_in_by_the_next() {
+    let (_server, joiners) = meeting(2, watchdog::PERIOD);
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Known {
+        topology, secret, ..
+    } = &*joiners[1].0;
+    let through = Joiner(Arc::new(Known {
+        launcher: Launcher::Local,
+        topology: topology.clone(),
+        secret: secret.clone(),
+        addresses: vec![door.local_addr().unwrap()],
+        wait: watchdog::PERIOD,
+        lost_after: LOST_AFTER,
+    }));
+    let server = joiners[0].0.addresses[0];
+    let relay = thread::spawn(move || {
+        for _ in 0..3 {
+            drop(door.accept().unwrap());
+        }
+        let (inside, outside) = (
+            TcpStream::connect(server).unwrap(),
+            door.accept().unwrap().0,
+        );
+        let (mut from, mut to) = (inside.try_clone().unwrap(), outside.try_clone().unwrap());
+        let back = thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        let (mut from, mut to) = (outside, inside);
+        let _ = io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Both);
+        back.join().unwrap();
+    });
+    let other = thread::spawn(move || through.join_by_name("job").unwrap());
+    let job = joiners[0].join_by_name("job").unwrap();
+    let others_job = other.join().unwrap();
+    let other = thread::spawn(move || exchange(others_job, "through"));
+    exchange(job, "through");
+    other.join().unwrap();
+    relay.join().unwrap();
+}
+
+#[test]
+fn joins_of_one_name_meet_in_the_order_in_which_each_agent_sent_them() {
+    let mut gatherings = Gatherings::new(2);
+    // Agent 0 has two of the name under way, and a third one that gives up; agent 1 comes later.
+    for (guest, agent) in [(5, 0), (3, 0), (4, 0), (1, 1), (2, 1)] {
+        gatherings.admit(guest, agent, 2).unwrap();
+    }
+    let mut replies = Replies::new();
+    let mut join = |gatherings: &mut Gatherings, guest| {
+        let job = Request::Join { job: "job".into() };
+        gatherings.take(guest, job, &mut replies);
+        let mut begun: Vec<u64> = replies.drain(..).map(|(guest, _)| guest).collect();
+        begun.sort_unstable();
+        begun
+    };
+    for guest in [5, 3, 4] {
+        assert_eq!(join(&mut gatherings, guest), []);
+    }
+    gatherings.end(3, &mut Replies::new());
+    assert_eq!(join(&mut gatherings, 1), [1, 5]);
+    assert_eq!(join(&mut gatherings, 2), [2, 4]);
 }
 
 /// What an agent does with one of its connections.

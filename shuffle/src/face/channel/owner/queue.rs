@@ -262,7 +262,7 @@ impl Queue {
         deadline_ns: Option<u64>,
         ports: &mut Ports,
     ) {
-        match (self.polled(poll), deadline_ns) {
+        match (self.polled(poll, ports), deadline_ns) {
             (Some((status, value)), _) => {
                 ports.answer(port, id, status, value);
                 self.polled_so(poll, status, ports);
@@ -281,13 +281,16 @@ impl Queue {
                     self.count_arrived(|arrived| arrived + 1);
                     self.settle_gate(poll, ports);
                 }
+                self.wait_behind(ports);
             }
         }
     }
 
     /// How a poll ends, and with which value; `None` where it waits.
-    fn polled(&mut self, poll: Poll) -> Option<(Status, u64)> {
+    fn polled(&mut self, poll: Poll, ports: &Ports) -> Option<(Status, u64)> {
         let (size, room) = (self.messages.len() as u64, self.room());
+        // Whether a get would have one.
+        let is_here = self.gets.is_empty() && self.may_hand_out(Take::Get, ports);
         let never = Some((Status::Closed, 0));
         let holds = |holds: bool, value: u64| holds.then_some((Status::Done, value));
         if poll == Poll::Closed {
@@ -306,14 +309,14 @@ impl Queue {
             Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
             Poll::In | Poll::InOrOut if self.closed && size == 0 => never,
             Poll::Out | Poll::Full if self.closed => never,
-            Poll::In => holds(size > 0, size),
+            Poll::In => holds(is_here, size),
             Poll::Out => holds(room > 0, room),
             Poll::Full => holds(room == 0, size),
             Poll::InOrOut => {
                 let has_room = room > 0 && !self.closed;
                 holds(
-                    size > 0 || has_room,
-                    u64::from(size > 0) | u64::from(has_room) << 1,
+                    is_here || has_room,
+                    u64::from(is_here) | u64::from(has_room) << 1,
                 )
             }
             // Refused before, by the kind of the channel.
@@ -374,27 +377,21 @@ impl Queue {
                 break;
             }
         }
-        if self.messages.is_empty() {
-            if self.closed {
-                for of in std::mem::take(&mut self.gets) {
-                    ports.no_longer_waits(of.port);
-                    ports.answer(of.port, of.id, Status::Closed, 0);
-                }
+        if self.messages.is_empty() && self.closed {
+            for of in std::mem::take(&mut self.gets) {
+                ports.no_longer_waits(of.port);
+                ports.answer(of.port, of.id, Status::Closed, 0);
             }
-        } else if let Some(of) = self.gets.front()
-            && !std::mem::replace(&mut self.is_behind, true)
-        {
-            ports.wait_behind(of.port);
         }
         if self.polls.is_empty() {
-            return;
+            return self.wait_behind(ports);
         }
         let mut polls = std::mem::take(&mut self.polls);
         polls.retain(|of| {
             let polled = match of.what {
                 // Those in a barrier end with a call that comes, or as it is closed.
                 Poll::Arrive if !self.closed => None,
-                poll => self.polled(poll),
+                poll => self.polled(poll, ports),
             };
             let Some((status, value)) = polled else {
                 return true;
@@ -404,6 +401,21 @@ impl Queue {
             false
         });
         self.polls = polls;
+        self.wait_behind(ports);
+    }
+
+    /// Where a call waits for a message that may not be handed out yet, it goes on once it may.
+    fn wait_behind(&mut self, ports: &mut Ports) {
+        if self.messages.is_empty() || self.is_behind {
+            return;
+        }
+        let is_for_one = |of: &&Waiting<Poll>| matches!(of.what, Poll::In | Poll::InOrOut);
+        let get = self.gets.front().map(|of| of.port);
+        let waits = get.or_else(|| Some(self.polls.iter().find(is_for_one)?.port));
+        if let Some(port) = waits {
+            self.is_behind = true;
+            ports.wait_behind(port);
+        }
     }
 
     /// Ends what waits and is `over` now, with `status`; goes on with the rest.

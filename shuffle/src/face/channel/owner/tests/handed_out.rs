@@ -190,3 +190,36 @@ fn a_message_that_was_not_handed_out_cannot_arrive() {
     }
     assert_eq!(asker.ask(0, Request::Arrived { port, bytes: 8 }, 0), Ok(()));
 }
+
+#[test]
+fn who_polls_for_a_message_hears_of_one_that_a_get_would_have() {
+    let mut asker = Asker::new();
+    let ports = asker.both.ports;
+    asker.apply(&Step::Send(0, 40));
+    asker.apply(&Step::Get(0, Take::Get, true));
+    asker.apply(&Step::Send(0, 25));
+    assert_eq!(asker.under_way, [(0, 40)]);
+    let owner = &mut asker.both.owner;
+    let mut ask = |rank, request| {
+        let taken = owner.take(rank, request, Payload::Borrowed(&[]), || 0);
+        taken.unwrap();
+        let head = owner.take_answer().map(|answer| answer.head);
+        head.map(|head| (head.id, head.status, head.value))
+    };
+    let poll = |id, poll, timeout_ns| Request::Poll {
+        port: ports[1],
+        id,
+        poll,
+        timeout_ns,
+    };
+    let once = ask(1, poll(1000, Poll::In, 0));
+    assert_eq!(once, Some((1000, Status::WouldBlock, 0)));
+    let room = ask(1, poll(1001, Poll::InOrOut, 0));
+    assert_eq!(room, Some((1001, Status::Done, 2)), "room alone");
+    assert_eq!(ask(1, poll(1002, Poll::In, u64::MAX)), None);
+    let arrived = Request::Arrived {
+        port: ports[0],
+        bytes: 40,
+    };
+    assert_eq!(ask(0, arrived), Some((1002, Status::Done, 1)));
+}
