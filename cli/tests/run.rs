@@ -93,6 +93,10 @@ fn a_command_that_cannot_be_started_is_said_so() {
         "{}",
         missing.stderr
     );
+    let ours = Launched::trihop(["-n", "2", "exchange"].map(str::to_owned)).wait();
+    assert_eq!(ours.status, 127);
+    let hint = "is `trihop exchange` meant";
+    assert!(ours.stderr.contains(hint), "{}", ours.stderr);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("plain");
     fs::write(&file, "text").unwrap();

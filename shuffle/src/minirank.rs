@@ -140,8 +140,8 @@ pub fn asked_for() -> Result<u32> {
 ///
 /// Each program starts its job ([`MiniRank::start`]) and ends it by
 /// [`Job::shutdown`](crate::over::Job::shutdown). A rank that leaves without that has failed, for
-/// all others too. On several nodes only the route `three-hop` leads from mini-rank to mini-rank,
-/// which is the default.
+/// all others too. All routes lead from mini-rank to mini-rank but `fabric-only`; grids are of
+/// processes.
 ///
 /// # Errors
 /// A number of ranks that is 0 or above [`MOST_RANKS`], or as [`Job::start`]. What goes wrong later

@@ -106,7 +106,7 @@ pub fn find(names: &[PathBuf], ranks: u32) -> Result<Vec<InputFile>> {
     }
 }
 
-/// An error about a file as a whole; `number` is its place in the list.
+/// An error about the first line of a file; `number` is its place in the list.
 pub fn at_start(path: &Path, number: usize, why: String) -> Error {
     Error::Input {
         file: path.to_owned(),
@@ -116,8 +116,7 @@ pub fn at_start(path: &Path, number: usize, why: String) -> Error {
     }
 }
 
-/// An error about a file that has no lines; `number` is its place in the list.
-#[cfg(feature = "parquet")]
+/// An error about a file as a whole; `number` is its place in the list.
 pub fn of_file(path: &Path, number: usize, why: String) -> Error {
     Error::Input {
         file: path.to_owned(),
@@ -133,7 +132,7 @@ fn matches(name: &Path, number: usize) -> Result<Vec<PathBuf>> {
     let Some(pattern) = pattern.filter(|_| !name.exists()) else {
         return Ok(vec![name.to_owned()]);
     };
-    let bad = |why: String| at_start(name, number, why);
+    let bad = |why: String| of_file(name, number, why);
     let options = glob::MatchOptions {
         require_literal_leading_dot: true,
         ..glob::MatchOptions::new()
@@ -165,13 +164,13 @@ fn add(path: &Path, files: &mut Vec<InputFile>) -> Result<()> {
     let below = WalkDir::new(path).follow_links(true).sort_by_file_name();
     for entry in below.into_iter().filter_entry(is_data) {
         let entry =
-            entry.map_err(|error| at_start(path, number, format!("cannot read: {error}")))?;
+            entry.map_err(|error| of_file(path, number, format!("cannot read: {error}")))?;
         if !entry.file_type().is_dir() {
             files.push(look_at(entry.path(), files.len())?);
         }
     }
     match files.len() == number {
-        true => Err(at_start(
+        true => Err(of_file(
             path,
             number,
             "no file is in this directory".to_owned(),
@@ -181,8 +180,7 @@ fn add(path: &Path, files: &mut Vec<InputFile>) -> Result<()> {
 }
 
 fn look_at(path: &Path, number: usize) -> Result<InputFile> {
-    let unreadable =
-        |error: std::io::Error| at_start(path, number, format!("cannot read: {error}"));
+    let unreadable = |error: std::io::Error| of_file(path, number, format!("cannot read: {error}"));
     let metadata = fs::metadata(path).map_err(unreadable)?;
     let kind = metadata.file_type();
     let (bytes, way) = if kind.is_file() {
@@ -201,7 +199,7 @@ fn look_at(path: &Path, number: usize) -> Result<InputFile> {
         (0, Way::Pipe)
     } else {
         let why = "cannot read: it is neither a file nor a directory nor a pipe";
-        return Err(at_start(path, number, why.to_owned()));
+        return Err(of_file(path, number, why.to_owned()));
     };
     Ok(InputFile {
         path: path.to_owned(),
@@ -259,8 +257,13 @@ pub fn format_of(files: &[InputFile], given: Option<Format>) -> Result<(Format, 
     for InputFile { path, .. } in files {
         let Some((format, extension)) = told_by(path) else {
             return Err(format!(
-                "{}: the extension tells no format; add --format csv, tsv, jsonl or parquet",
-                shown(path)
+                "{}: the extension tells no format; add --format csv, tsv{}",
+                shown(path),
+                if cfg!(feature = "parquet") {
+                    ", jsonl or parquet"
+                } else {
+                    " or jsonl"
+                }
             ));
         };
         match &agreed {

@@ -89,7 +89,7 @@ impl Output {
     pub fn create(&self) -> Result<()> {
         fs::create_dir_all(&self.dir).map_err(|error| {
             Error::system(
-                format!("cannot create the directory {}", shown(&self.dir)),
+                format!("cannot create the directory {} (--out)", shown(&self.dir)),
                 error,
             )
         })

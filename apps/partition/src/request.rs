@@ -65,6 +65,10 @@ impl Request {
         if self.by.0.is_empty() {
             return Err("--by names no key".to_owned());
         }
+        let twice = (self.by.0.iter().enumerate()).find(|(at, key)| self.by.0[..*at].contains(key));
+        if let Some((_, key)) = twice {
+            return Err(format!("--by names `{key}` twice"));
+        }
         if self.split == Split::Value && self.parts.is_some() {
             return Err("--split value makes a part for each value; leave --parts out".to_owned());
         }
@@ -164,6 +168,20 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_named_once() {
+        let check = |by: &str| {
+            let by = by.parse().unwrap();
+            Request {
+                by,
+                ..Request::of()
+            }
+            .check(Format::Csv)
+        };
+        assert_eq!(check("a,b,\"a,b\""), Ok(()));
+        assert_eq!(check("a,b,c,b"), Err("--by names `b` twice".to_owned()));
+    }
 
     #[test]
     fn key_lists_are_records() {

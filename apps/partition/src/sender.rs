@@ -6,7 +6,7 @@ use super::cut::{Blocks, Halt as CutHalt, Place, cut};
 use super::error::{Error, Result};
 use super::exchange::{Desk, Flawed, Halt, kind};
 use super::groups::{Group, deal};
-use super::inputs::{Way, at_start};
+use super::inputs::{Way, of_file};
 use super::parquet::{Source as OpenFile, Table};
 use super::plan::{Plan, line_at, unreadable};
 use super::progress::{Front, Progress};
@@ -200,7 +200,7 @@ impl<'a, 'h> Sender<'a, 'h> {
                 Ok(stream) => stream,
                 Err(error) => {
                     let why = format!("cannot open: {error}");
-                    return self.fail(at_start(&file.path, number, why));
+                    return self.fail(of_file(&file.path, number, why));
                 }
             },
         };
@@ -354,7 +354,7 @@ pub fn located(plan: &Plan, unreadable: Unreadable) -> Error {
             why,
             at: (file as u64, offset),
         },
-        Err(_) => at_start(path, file, why),
+        Err(_) => of_file(path, file, why),
     }
 }
 

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use clap::CommandFactory;
 use trihop::minirank;
 
 pub use job::launch;
@@ -270,6 +271,18 @@ pub struct Outcome {
     pub status: i32,
 }
 
+/// A command of this program's that was given for a program.
+fn meant(command: &OsString, source: &io::Error) -> String {
+    let name = command.to_str().unwrap_or_default();
+    let ours = crate::Cli::command();
+    match ours.find_subcommand(name) {
+        Some(_) if source.kind() == io::ErrorKind::NotFound => {
+            format!("; is `trihop {name}` meant")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Why a job could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -278,7 +291,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// The command cannot be started.
-    #[error("cannot start {command:?}: {source}")]
+    #[error("cannot start {command:?}: {source}{}", meant(command, source))]
     Command {
         /// The program as given.
         command: OsString,

@@ -48,7 +48,8 @@ pub struct TopoArgs {
     #[command(flatten)]
     shape: Shape,
 
-    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd;
+    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd,
+    /// and node-mesh: as mesh:;
     /// by default TRIHOP_ROUTE, else three-hop
     #[arg(long, value_name = "NAME")]
     route: Option<RouteName>,

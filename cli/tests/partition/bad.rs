@@ -147,8 +147,8 @@ fn the_file_at_fault_is_named_among_many() {
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
     let cases = [
-        (missing, "missing.csv:1: cannot read: No such file"),
-        (empty, "empty:1: no file is in this directory"),
+        (missing, "missing.csv: cannot read: No such file"),
+        (empty, "empty: no file is in this directory"),
         (other, "other.csv:1: header differs: column 2 is `w`, in "),
         (fewer, "fewer.csv:1: header differs: 1 columns, 2 in "),
         (
@@ -350,7 +350,8 @@ fn a_build_without_parquet_names_the_feature() {
         let told = run(command);
         assert_eq!(told.status, 2, "{}", told.stderr);
         assert!(
-            told.stderr.contains("a.parquet is a Parquet file")
+            told.stderr
+                .contains("a.parquet: this build does not read Parquet")
                 && told.stderr.contains("cargo feature `parquet`"),
             "{}",
             told.stderr
