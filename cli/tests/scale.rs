@@ -44,6 +44,18 @@ fn a_seed_replays_a_whole_job() {
 }
 
 #[test]
+fn a_simulated_job_goes_along_the_grid_that_is_asked_for() {
+    // Those along the last dimension are lanes.
+    for (route, links) in [("mesh:4x4x4", 6), ("mesh:16x4", 15), ("node-mesh:4x4", 2)] {
+        let row = row(&format!(
+            "--ranks 64 --per-node 4 --messages 6 --route {route}"
+        ));
+        assert_eq!(row["checked"], true, "{row}");
+        assert_eq!(row["most_links_per_rank"], links, "{row}");
+    }
+}
+
+#[test]
 fn there_are_as_many_nodes_as_asked_for() {
     // 3 ranks on each node would be 34 nodes: they are spread evenly, as by `trihop run`.
     for nodes in [10, 15, 40] {

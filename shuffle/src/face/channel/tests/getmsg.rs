@@ -16,7 +16,11 @@ fn bounded<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<
     };
     let channel = shared(job, channels, 0, limits)?;
     let message = |number: u32| {
-        let most = if number % 9 == 0 { 90_000 } else { 900 };
+        let most = if number.is_multiple_of(9) {
+            90_000
+        } else {
+            900
+        };
         vec![number as u8; number as usize * 7919 % most]
     };
     let (mut count, mut sum) = (0, 0);
