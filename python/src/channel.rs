@@ -10,6 +10,7 @@ use trihop::channel::{ChannelKind, Descriptor, Poll, Received, Return};
 use trihop::threaded;
 
 use crate::array::View;
+use crate::detached::Detached;
 use crate::error::{Failure, of_call};
 use crate::request::{Request, timeout_of, triple};
 
@@ -17,11 +18,12 @@ use crate::request::{Request, timeout_of, triple};
 /// to those of others, at any time and alone.
 #[pyclass(frozen, module = "trihop")]
 pub struct Channels {
-    channels: threaded::Channels,
+    channels: Detached<threaded::Channels>,
 }
 
 impl Channels {
     pub fn over(channels: threaded::Channels) -> Self {
+        let channels = Detached::new(channels);
         Self { channels }
     }
 }
@@ -51,7 +53,7 @@ impl Channels {
         let limits = limits_of((messages, bytes), ports, (window_messages, window_bytes));
         let channel = py.detach(|| self.channels.create(limits));
         let channel = channel.map_err(Failure::from)?;
-        Ok(Channel { channel })
+        Ok(Channel::of(channel))
     }
 
     /// Makes a semaphore of this rank's: a number, from `value` on, that `poll("acquire")` takes one
@@ -72,7 +74,7 @@ impl Channels {
         let most = most.unwrap_or(u64::MAX);
         let channel = py.detach(|| self.channels.semaphore(value, most, limits));
         let channel = channel.map_err(Failure::from)?;
-        Ok(Channel { channel })
+        Ok(Channel::of(channel))
     }
 
     /// Makes a barrier of this rank's, in which as many calls of `poll("arrive")` wait for each
@@ -88,7 +90,7 @@ impl Channels {
         let limits = limits_of((None, None), ports, (window_messages, None));
         let channel = py.detach(|| self.channels.barrier(parties, limits));
         let channel = channel.map_err(Failure::from)?;
-        Ok(Channel { channel })
+        Ok(Channel::of(channel))
     }
 
     /// A port of the channel that this descriptor names. Asks its owner, and waits for the answer.
@@ -97,12 +99,12 @@ impl Channels {
     fn attach(&self, py: Python<'_>, descriptor: &str) -> PyResult<Channel> {
         let attach = || self.channels.attach(&descriptor.parse::<Descriptor>()?);
         let channel = py.detach(attach).map_err(Failure::from)?;
-        Ok(Channel { channel })
+        Ok(Channel::of(channel))
     }
 
     /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| self.channels.clone().shutdown());
+        let closed = py.detach(|| threaded::Channels::clone(&self.channels).shutdown());
         Ok(closed.map_err(Failure::from)?)
     }
 }
@@ -115,7 +117,14 @@ impl Channels {
 /// `Timeout`, with nothing done.
 #[pyclass(frozen, module = "trihop")]
 pub struct Channel {
-    channel: threaded::Channel,
+    channel: Detached<threaded::Channel>,
+}
+
+impl Channel {
+    fn of(channel: threaded::Channel) -> Self {
+        let channel = Detached::new(channel);
+        Self { channel }
+    }
 }
 
 #[pymethods]

@@ -1,6 +1,7 @@
 //! One class of exceptions for each kind of failure that a program acts on.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -129,6 +130,14 @@ impl From<Failure> for PyErr {
             Failure::Python(error) => error,
         }
     }
+}
+
+/// How often a wait looks whether a signal of Python's has come.
+pub const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// What a handler of signals raises that is due. Of an interpreter that ends none is called.
+pub fn check_signals() -> PyResult<()> {
+    Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(()))
 }
 
 /// Of a call of a channel, which is not about the room of a stream.

@@ -3,18 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use pyo3::prelude::*;
 use trihop::over::UntypedConveyor;
 use trihop::threaded::Untyped;
 use trihop::{Arrival, ConveyorState, End, Error, Rank};
 
 use crate::array::Targets;
-use crate::error::Failure;
+use crate::detached::Detached;
+use crate::error::{Failure, SIGNALS_EVERY, check_signals};
 
-/// How often a wait looks whether a signal of Python's has come.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Targets that are looked at before their items are sent.
 const TARGETS_AT_ONCE: usize = 64 << 10;
 
@@ -89,12 +87,12 @@ impl Store for Records {
 }
 
 /// A stream without a handler, with what was taken out of its delivery queue.
-pub struct Inbox<S> {
-    pub untyped: Untyped,
+pub struct Inbox<S: Send> {
+    pub untyped: Detached<Untyped>,
     held_bytes: usize,
     /// What arrives is handed to that, and nothing is kept here.
     has_handler: bool,
-    state: Mutex<State<S>>,
+    state: Detached<Mutex<State<S>>>,
 }
 
 struct State<S> {
@@ -164,10 +162,10 @@ impl<S: Store> Inbox<S> {
             round: None,
         };
         Self {
-            untyped,
+            untyped: Detached::new(untyped),
             held_bytes,
             has_handler,
-            state: Mutex::new(state),
+            state: Detached::new(Mutex::new(state)),
         }
     }
 
@@ -251,7 +249,7 @@ impl<S: Store> Inbox<S> {
     }
 
     pub fn close(&self) -> Result<(), Failure> {
-        self.with_room(|| self.untyped.clone().shutdown())?;
+        self.with_room(|| Untyped::clone(&self.untyped).shutdown())?;
         drop(self.state().all());
         Ok(())
     }
@@ -326,7 +324,7 @@ impl Inbox<Items> {
             return Ok(self.untyped.start(End::Round)?);
         }
         let mut state = self.between_rounds()?;
-        state.round = Some(UntypedConveyor::over(self.untyped.clone())?);
+        state.round = Some(UntypedConveyor::over(Untyped::clone(&self.untyped))?);
         state.advance()?;
         Ok(())
     }
@@ -348,7 +346,7 @@ impl Inbox<Items> {
         let mut looked = Instant::now();
         while !self.test()? {
             if looked.elapsed() > SIGNALS_EVERY {
-                Python::attach(|py| py.check_signals())?;
+                check_signals()?;
                 looked = Instant::now();
             }
         }

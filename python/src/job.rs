@@ -10,6 +10,7 @@ use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
 
 use crate::array::{ItemType, Numbers, View};
 use crate::channel::{Channels, named};
+use crate::detached::Detached;
 use crate::error::Failure;
 use crate::handler;
 use crate::inbox::{Inbox, Store};
@@ -27,7 +28,7 @@ use crate::stream::{Shuffle, Stream};
 /// same order on every rank.
 #[pyclass(frozen, module = "trihop")]
 pub struct Job {
-    job: threaded::Job,
+    job: Detached<threaded::Job>,
     options: Options,
 }
 
@@ -52,7 +53,7 @@ impl Job {
         };
         let job = py.detach(start).map_err(Failure::from)?;
         Ok(Self {
-            job,
+            job: Detached::new(job),
             options: chosen,
         })
     }
@@ -304,7 +305,7 @@ impl Job {
     /// Leaves the job, once all ranks do and all that was sent has arrived. Collective. Calls from
     /// then on raise `Closed`.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = py.detach(|| self.job.clone().shutdown());
+        let ended = py.detach(|| threaded::Job::clone(&self.job).shutdown());
         Ok(ended.map_err(Failure::from)?)
     }
 }

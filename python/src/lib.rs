@@ -5,6 +5,7 @@
 
 mod array;
 mod channel;
+mod detached;
 mod error;
 mod handler;
 mod inbox;
@@ -25,5 +26,6 @@ fn package(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::Channels>()?;
     module.add_class::<channel::Channel>()?;
     module.add_class::<request::Request>()?;
+    handler::end_at_exit(module.py())?;
     error::add(module)
 }

@@ -1,6 +1,6 @@
 //! Calls on channels that are started: to be tested, waited for, slept on, or awaited.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,19 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use trihop::channel::{Received, Timeout};
 use trihop::over::{Asked, Threaded};
 
-use crate::error::{Failure, of_call};
+use crate::detached::Detached;
+use crate::error::{Failure, SIGNALS_EVERY, check_signals, of_call};
+use crate::handler;
+
+/// How long a wait asks for the end before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// A clock that is a little slow would have the end of a time looked at too early, and again.
+const A_LITTLE: Duration = Duration::from_millis(1);
 
 /// What is under way, of whatever gives.
 pub enum UnderWay {
@@ -78,8 +87,56 @@ impl From<Asked<(), Threaded>> for UnderWay {
 enum State {
     UnderWay(UnderWay),
     Ended(Result<Given, trihop::Error>),
-    /// Its result was taken, or it was taken back.
-    Gone,
+    /// There is no result any more: why.
+    Gone(&'static str),
+}
+
+impl State {
+    /// Where it is under way, whether it has ended by now. One that has ended, but for a failure
+    /// that it had nothing to do with, says so in its state.
+    fn look(&mut self) -> Result<bool, Failure> {
+        let Self::UnderWay(under_way) = self else {
+            return Ok(true);
+        };
+        let said = each!(under_way, asked => asked.test().map(|given| given.map(Given::from)));
+        let ended = match said {
+            Ok(None) => return Ok(false),
+            Ok(Some(given)) => Ok(given),
+            Err(error) if each!(under_way, asked => asked.is_under_way()) => {
+                return Err(of_call(error));
+            }
+            Err(error) => Err(error),
+        };
+        *self = Self::Ended(ended);
+        Ok(true)
+    }
+
+    /// The result, once; none while it is under way.
+    fn take(&mut self) -> Result<Option<Given>, Failure> {
+        match std::mem::replace(self, Self::Gone("it was had")) {
+            Self::Ended(ended) => ended.map(Some).map_err(of_call),
+            Self::Gone(why) => {
+                *self = Self::Gone(why);
+                Err(Failure::Misuse(format!(
+                    "the request has no result any more: {why}"
+                )))
+            }
+            under_way @ Self::UnderWay(_) => {
+                *self = under_way;
+                Ok(None)
+            }
+        }
+    }
+
+    /// What becomes readable at the end; none where it has ended.
+    fn event(&mut self) -> Result<Option<BorrowedFd<'_>>, Failure> {
+        match self {
+            Self::UnderWay(under_way) => Ok(Some(
+                each!(under_way, asked => asked.event()).map_err(of_call)?,
+            )),
+            Self::Ended(_) | Self::Gone(_) => Ok(None),
+        }
+    }
 }
 
 /// A call on a channel that was started and not waited for: `Channel.start_get`, `start_poll` and
@@ -88,7 +145,7 @@ enum State {
 /// end it is taken back: a message that comes all the same goes back to its place in the channel.
 #[pyclass(frozen, module = "trihop")]
 pub struct Request {
-    state: Mutex<State>,
+    state: Detached<Mutex<State>>,
     /// When its time is over.
     until: Option<Instant>,
 }
@@ -107,7 +164,7 @@ impl Request {
             Timeout::Never | Timeout::Once => None,
         };
         Ok(Self {
-            state: Mutex::new(State::UnderWay(asked.into())),
+            state: Detached::new(Mutex::new(State::UnderWay(asked.into()))),
             until,
         })
     }
@@ -117,34 +174,56 @@ impl Request {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has ended.
-    fn look(&self) -> Result<bool, Failure> {
+    /// What it has given, unless it is still under way.
+    fn try_take(&self) -> Result<Option<Given>, Failure> {
         let mut state = self.state();
-        let State::UnderWay(under_way) = &mut *state else {
-            return Ok(true);
-        };
-        let said = each!(under_way, asked => asked.test().map(|given| given.map(Given::from)));
-        let ended = match said {
-            Ok(None) => return Ok(false),
-            Ok(Some(given)) => Ok(given),
-            Err(error) if each!(under_way, asked => asked.is_under_way()) => {
-                return Err(of_call(error));
-            }
-            Err(error) => Err(error),
-        };
-        *state = State::Ended(ended);
-        Ok(true)
+        state.look()?;
+        state.take()
     }
 
-    fn take(&self) -> Result<Given, Failure> {
-        match std::mem::replace(&mut *self.state(), State::Gone) {
-            State::Ended(Ok(given)) => Ok(given),
-            State::Ended(Err(error)) => Err(of_call(error)),
-            State::UnderWay(_) | State::Gone => {
-                let why = "the request has no result any more: that was had, or it was taken back";
-                Err(Failure::Misuse(why.to_owned()))
+    /// Sleeps until it has ended or its time is over, for a while at most, with no lock held:
+    /// others may ask for its end meanwhile, or take it back.
+    fn sleep(&self) -> Result<(), Failure> {
+        let mut limit = SIGNALS_EVERY;
+        if let Some(left) = self.left().filter(|left| !left.is_zero()) {
+            limit = limit.min(left + A_LITTLE);
+        }
+        // One of our own: who takes the request back closes its descriptor.
+        let event = match self.state().event()? {
+            Some(event) => event.try_clone_to_owned().map_err(PyErr::from)?,
+            None => return Ok(()),
+        };
+        let limit = Timespec::try_from(limit).expect("it is short");
+        match poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(PyErr::from(std::io::Error::from(error)).into()),
+        }
+    }
+
+    fn await_end(&self) -> Result<Given, Failure> {
+        let begun = Instant::now();
+        loop {
+            if let Some(given) = self.try_take()? {
+                return Ok(given);
+            }
+            if handler::is_in_handler() {
+                return Err(Failure::Engine(trihop::Error::Nested(
+                    "a wait for a request",
+                )));
+            }
+            match begun.elapsed() < SPIN {
+                true => std::thread::yield_now(),
+                false => {
+                    self.sleep()?;
+                    check_signals()?;
+                }
             }
         }
+    }
+
+    /// The time that is left; none where it has no end.
+    fn left(&self) -> Option<Duration> {
+        Some(self.until?.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -152,34 +231,23 @@ impl Request {
 impl Request {
     /// Whether it has ended, in time or not. Does not wait.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(py.detach(|| self.look())?)
+        Ok(py.detach(|| self.state().look())?)
     }
 
     /// Waits until it has ended, and gives what the call that waits gives, or raises what that
-    /// raises. Once.
+    /// raises. Once. Signals are heard. Where another thread takes it back meanwhile, and inside
+    /// handlers while it is under way, this raises `Misuse`; in handlers it stays under way.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let wait = || -> Result<Given, Failure> {
-            let mut state = self.state();
-            if let State::UnderWay(under_way) = &mut *state {
-                let said = each!(under_way, asked => asked.wait_mut().map(Given::from));
-                *state = State::Ended(said);
-            }
-            drop(state);
-            self.take()
-        };
-        into_python(py, py.detach(wait)?)
+        into_python(py, py.detach(|| self.await_end())?)
     }
 
     /// A file descriptor for `select` and its like, which is readable once the request has ended or
     /// the job has failed. It is the request's, and neither to be read nor closed. With a timeout,
     /// whoever sleeps on it wakes when that is over, and tests.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let descriptor = || match &mut *self.state() {
-            State::UnderWay(under_way) => each!(under_way, asked => {
-                asked.event().map(|event| event.as_raw_fd())
-            })
-            .map_err(of_call),
-            State::Ended(_) | State::Gone => {
+        let descriptor = || match self.state().event()? {
+            Some(event) => Ok(event.as_raw_fd()),
+            None => {
                 let why = "the request has ended: there is nothing to sleep on";
                 Err(Failure::Misuse(why.to_owned()))
             }
@@ -187,17 +255,21 @@ impl Request {
         Ok(py.detach(descriptor)?)
     }
 
-    /// Takes it back, unless it has ended.
+    /// Takes it back. The result of one that has ended stays.
     fn cancel(&self, py: Python<'_>) {
-        let state = py.detach(|| std::mem::replace(&mut *self.state(), State::Gone));
-        py.detach(|| drop(state));
+        py.detach(|| {
+            let mut state = self.state();
+            if matches!(*state, State::UnderWay(_)) {
+                let taken_back = std::mem::replace(&mut *state, State::Gone("it was taken back"));
+                drop(state);
+                drop(taken_back);
+            }
+        });
     }
 
     /// Seconds until its time is over; None where it has no end.
     fn _left(&self) -> Option<f64> {
-        let left = self.until?.saturating_duration_since(Instant::now());
-        // A clock that is a little slow would test too early, and again.
-        Some((left + Duration::from_millis(1)).as_secs_f64())
+        Some((self.left()? + A_LITTLE).as_secs_f64())
     }
 
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -74,6 +74,7 @@ with trihop.Job() as job:
         letters.send((job.rank + 1) % job.size, data + b".", kind - 1)
 
     letters = job.shuffle("letters", handler=pass_on)
+    job.barrier()           # handlers of all ranks know it by its name
     for chain in range(CHAINS):
         letters.send((job.rank + 1) % job.size, str(chain).encode() * (chain * 97), ROUNDS)
     letters.fence()

@@ -1,0 +1,179 @@
+"""Programs with handlers that end with records under way, and without a shutdown. One that does not
+end is ended by `trihop run`, with another status."""
+
+import pytest
+
+BUSY = """
+import sys
+import threading
+import time
+import trihop
+
+sys.setswitchinterval(1e-4)
+seen = []
+begun = threading.Event()
+
+def handle(source, kind, data):
+    begun.set()
+    time.sleep(0.001)
+    seen.append(sum(range(1000)))
+
+def flood(job, **options):
+    news = job.shuffle("news", handler=handle, **options)
+    for number in range(1000):
+        news.send(job.rank, b"news")
+    begun.wait()
+    return news
+"""
+
+
+@pytest.mark.parametrize("options", ["", "own_thread=True"])
+def test_the_last_handle_goes_while_its_handler_runs(program, shape, options):
+    said = program(
+        BUSY
+        + f"""
+def send():
+    job = trihop.Job()
+    flood(job, {options})
+    job.barrier()
+
+send()
+assert seen
+before = len(seen)
+time.sleep(0.01)
+assert len(seen) == before          # with the job the calls of its handlers have ended
+print("ended")
+""",
+        shape,
+    )
+    assert said.split() == ["ended"] * shape[0]
+
+
+def test_what_is_raised_with_records_under_way_is_the_end_of_the_program(program):
+    said = program(
+        BUSY
+        + """
+def send():
+    job = trihop.Job()
+    news = flood(job)
+    raise ValueError("by the test")
+
+try:
+    send()
+except ValueError:
+    print("raised", flush=True)
+send()
+""",
+        status=1,
+    )
+    assert said.split() == ["raised"]
+
+
+@pytest.mark.parametrize("options", ["", "own_thread=True"])
+def test_the_interpreter_ends_while_a_handler_runs(program, shape, options):
+    said = program(
+        BUSY
+        + f"""
+import atexit
+
+def count():
+    begun = len(seen)
+    assert begun < 1000
+    print("exits", flush=True)
+
+atexit.register(count)
+job = trihop.Job()
+news = flood(job, {options})
+job.barrier()
+""",
+        shape,
+    )
+    assert said.split() == ["exits"] * shape[0]
+
+
+def test_a_handler_that_runs_as_the_interpreter_ends_runs_to_its_end(program):
+    said = program(
+        """
+import threading
+import time
+import trihop
+
+begun = threading.Event()
+
+def handle(source, kind, data):
+    begun.set()
+    for _ in range(50):
+        time.sleep(0.002)
+        sum(range(1000))
+    print("handled", flush=True)
+
+job = trihop.Job()
+news = job.shuffle("news", handler=handle)
+for _ in range(100):
+    news.send(job.rank, b"news")
+begun.wait()
+"""
+    )
+    # None begins once the program has ended.
+    assert said.split() == ["handled"]
+
+
+def test_a_handler_that_never_ends_is_given_up_by_a_signal(program):
+    program(
+        """
+import os
+import signal
+import threading
+import trihop
+
+begun = threading.Event()
+
+def handle(source, kind, data):
+    begun.set()
+    threading.Event().wait()
+
+job = trihop.Job()
+news = job.shuffle("news", handler=handle)
+news.send(job.rank, b"news")
+begun.wait()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+"""
+    )
+
+
+def test_a_request_is_the_last_handle(program):
+    said = program(
+        BUSY
+        + """
+def send():
+    job = trihop.Job()
+    port = job.channels("work").create()
+    flood(job)
+    return port.start_get()
+
+request = send()
+assert not request.test()
+del request
+print("ended")
+"""
+    )
+    assert said.split() == ["ended"]
+
+
+def test_a_fork_ends_by_itself(program):
+    said = program(
+        BUSY
+        + """
+import os
+
+job = trihop.Job()
+news = flood(job)
+child = os.fork()
+if child == 0:
+    del news, job
+    raise SystemExit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert said.split() == ["3"]
