@@ -31,6 +31,11 @@ once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let 
 and a second one ends it at once. Agents of several nodes, one on each, stay and end together, and
 each job has ranks on all of them.
 
+EXIT STATUS
+  0  its job, or all of them, has ended
+  1  its job has failed, or it cannot start; the reason is on standard error
+  2  wrong usage
+
 ENVIRONMENT
   TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given
   TRIHOP_MAX_INJECTION_MB  MiB of batches to other nodes that it holds at most, and

@@ -45,6 +45,7 @@ fn write(folder: &Path, command: clap::Command) -> io::Result<()> {
             let examples = examples::section(command.get_name());
             command.after_help(examples + &own)
         })
+        .after_help(examples::of_all() + &of_all.to_string())
         .disable_help_subcommand(true);
     // Terminals wrap a page at their own width.
     clap_mangen::generate_to(command.term_width(usize::MAX), &commands)?;
@@ -131,5 +132,23 @@ mod tests {
         let expected = ".TH T\n.SH OPTIONS\nTEXT\n.SH EXIT STATUS\n.TP\n\\fB0\\fR\ndone\nand more\nplain\n\
                         A sentence\n.SH VERSION\nV\n";
         assert_eq!(with_sections(page, ".TH T"), expected);
+    }
+
+    #[test]
+    fn each_page_has_examples_a_status_and_an_environment() {
+        use clap::CommandFactory;
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), crate::Cli::command()).unwrap();
+        let pages = fs::read_dir(folder.path().join("man1")).unwrap();
+        let pages: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
+        assert!(pages.len() > 8, "{pages:?}");
+        for page in pages {
+            let text = fs::read_to_string(&page).unwrap();
+            for section in ["EXAMPLES", "EXIT STATUS", "ENVIRONMENT"] {
+                // Or that of a rank.
+                let is_there = text.contains(&format!("\n.SH {section}"));
+                assert!(is_there, "{} has no {section}", page.display());
+            }
+        }
     }
 }

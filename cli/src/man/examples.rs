@@ -120,8 +120,16 @@ pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
 /// The examples of a command as a section below its options.
 pub(super) fn section(command: &str) -> String {
     let shown = EXAMPLES.iter().find(|(name, _)| *name == command);
-    let lines = shown.into_iter().flat_map(|(_, examples)| *examples);
-    let lines: String = lines
+    section_of(shown.into_iter().flat_map(|(_, examples)| *examples))
+}
+
+/// As that, the first one of each command.
+pub(super) fn of_all() -> String {
+    section_of(EXAMPLES.iter().filter_map(|(_, examples)| examples.first()))
+}
+
+fn section_of<'e>(shown: impl Iterator<Item = &'e (&'e str, &'e str)>) -> String {
+    let lines: String = shown
         .map(|(words, what)| format!("  trihop {words}  {what}\n"))
         .collect();
     format!("EXAMPLES\n{lines}\n")
