@@ -52,6 +52,17 @@ fn a_simulated_job_goes_along_the_grid_that_is_asked_for() {
         ));
         assert_eq!(row["checked"], true, "{row}");
         assert_eq!(row["most_links_per_rank"], links, "{row}");
+        assert_eq!(row["route"], route, "{row}");
+        let relayed = |row: &Value| row.as_f64().unwrap();
+        let (most, mean) = (&row["most_relayed_runs"], &row["relayed_runs_per_rank"]);
+        assert!(
+            relayed(most) >= relayed(mean) && relayed(mean) > 0.0,
+            "{row}"
+        );
+        // Of 16 nodes of 4 ranks, each the rail of as many others.
+        let three_hop = &row["three_hop"];
+        assert_eq!(three_hop["most_links_per_rank"], 4, "{row}");
+        assert!(relayed(&three_hop["relayed_msgs_per_rank"]) > 0.0, "{row}");
     }
 }
 

@@ -107,6 +107,9 @@ pub struct Measured {
     /// job began.
     pub busiest_bytes: u64,
     pub average_bytes: u64,
+    /// Runs that ranks passed on, of all and of the one that passed on most.
+    pub relayed: u64,
+    pub most_relayed: u64,
     /// Rounds of progress until all was delivered.
     pub rounds: u64,
     pub fence_rounds: u32,
@@ -218,6 +221,19 @@ fn failed(error: SimulationError) -> Error {
     }
 }
 
+/// Runs that each rank has passed on.
+fn relayed(job: &mut Simulation<'_>) -> Result<Vec<u64>, Error> {
+    let mut relayed = vec![0; job.topology().size() as usize];
+    for stream in 0..job.streams() {
+        job.use_stream(stream)?;
+        for (rank, relayed) in (0..).map(Rank).zip(&mut relayed) {
+            let stats = job.stats(rank);
+            *relayed += stats.runs_to_fabric + stats.runs_from_fabric;
+        }
+    }
+    Ok(relayed)
+}
+
 /// A job that is warm: everything that it will send was sent once.
 pub struct WarmJob {
     job: Simulation<'static>,
@@ -265,6 +281,7 @@ impl WarmJob {
     pub fn measure(mut self) -> Result<Measured, Error> {
         let job = &mut self.job;
         let (warm, rounds_before) = (Counts::of(job)?, job.rounds());
+        let relayed_before = relayed(job)?;
         let clock = Clock::start();
         let (messages, crossing) = send(job, &self.ledger, self.work, 1)?;
         job.settle().map_err(failed)?;
@@ -278,6 +295,8 @@ impl WarmJob {
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
         let all = Counts::of(job)?;
+        let relayed = relayed(job)?.into_iter().zip(&relayed_before);
+        let relayed = relayed.map(|(now, before)| now - before);
         let mut round = None;
         if job.topology().size() <= ROUND_RANKS {
             let clock = Clock::start();
@@ -298,6 +317,8 @@ impl WarmJob {
             links: self.links,
             counts: all.since(&warm),
             busiest_bytes: all.busiest_bytes,
+            relayed: relayed.clone().sum(),
+            most_relayed: relayed.max().unwrap_or(0),
             average_bytes: all.wire_bytes / all.representatives.max(1),
             rounds,
             fence_rounds,
@@ -431,6 +452,8 @@ impl Measured {
         self.messages += other.messages;
         self.crossing += other.crossing;
         self.counts.add(&other.counts);
+        self.relayed += other.relayed;
+        self.most_relayed = self.most_relayed.max(other.most_relayed);
         self.rounds += other.rounds;
         for (mine, theirs) in [
             (&mut self.build, other.build),

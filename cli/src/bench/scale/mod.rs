@@ -146,7 +146,7 @@ pub fn run(args: &BenchArgs, route: RouteName) -> Result<(), Error> {
     };
     let large = WarmJob::build(&topology, &fabric, work, seed)?.measure()?;
     let small = compared(sizes[0], &fabric, &large, seed)?;
-    report::print(args, &large, small.as_ref())
+    report::print(args, fabric.route, &large, small.as_ref())
 }
 
 /// The same work for few ranks, at equal messages per link. There are fewer links, so there are

@@ -1,10 +1,13 @@
 //! The row of a simulated job: a table for people, one JSON object for programs.
 
 use serde::Serialize;
+use trihop::Topology;
+use trihop::route::{Rails, RouteName};
 
-use super::super::{BenchArgs, row};
+use super::super::{BenchArgs, Error, row};
 use super::job::{Measured, ROUND_RANKS};
 use crate::output;
+use crate::topo::load::Load;
 
 /// One row, as documented for scripts.
 #[derive(Debug, Serialize)]
@@ -15,6 +18,8 @@ struct Row {
     ranks: u32,
     /// Nodes of the job.
     nodes: u32,
+    /// Route of the messages.
+    route: String,
     /// Lanes and links that a run passed on average.
     hops: f64,
     /// `sim`: the fabric is simulated.
@@ -43,6 +48,11 @@ struct Row {
     links_per_rank: f64,
     /// The most links that a rank has.
     most_links_per_rank: u32,
+    /// Runs that a rank passed on, being neither end: on average, and most.
+    relayed_runs_per_rank: f64,
+    most_relayed_runs: u64,
+    /// The same of three hops.
+    three_hop: ThreeHop,
     /// Messages between nodes by all one-way links.
     msgs_per_link: f64,
     /// Messages between nodes per batch.
@@ -76,6 +86,33 @@ struct Row {
     compared: Option<Compared>,
 }
 
+/// What three hops would ask for the same messages, were they spread evenly over all pairs: counted,
+/// not simulated.
+#[derive(Debug, Serialize)]
+struct ThreeHop {
+    links_per_rank: f64,
+    most_links_per_rank: u64,
+    relayed_msgs_per_rank: f64,
+    most_relayed_msgs: f64,
+}
+
+impl ThreeHop {
+    fn of(topology: &Topology, messages: u64) -> Result<Self, Error> {
+        let load = Load::new(topology, RouteName::ThreeHop(Rails::default()));
+        let load = load.map_err(Error::Shape)?;
+        let per_pair = messages as f64 / f64::from(topology.size()).powi(2);
+        let links = load.links.summary();
+        let relayed = [load.source_relayed.summary(), load.target_relayed.summary()];
+        Ok(Self {
+            links_per_rank: links.mean,
+            most_links_per_rank: links.max,
+            relayed_msgs_per_rank: per_pair * relayed.iter().map(|of| of.mean).sum::<f64>(),
+            // The representative of a node in one direction is that in the other.
+            most_relayed_msgs: per_pair * relayed.iter().map(|of| of.max as f64).sum::<f64>(),
+        })
+    }
+}
+
 /// The small job beside a large one.
 #[derive(Debug, Serialize)]
 struct Compared {
@@ -95,13 +132,14 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-fn row(large: &Measured, small: Option<&Measured>) -> Row {
+fn row(route: RouteName, large: &Measured, small: Option<&Measured>) -> Result<Row, Error> {
     let ranks = u64::from(large.topology.size());
     let average = large.average_bytes as f64;
-    Row {
+    Ok(Row {
         bench: "scale",
         ranks: large.topology.size(),
         nodes: large.topology.nodes(),
+        route: route.to_string(),
         hops: ratio(large.counts.passages, large.counts.runs),
         provider: "sim",
         size: 8,
@@ -116,6 +154,9 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
         system_bound_bytes_per_rank: large.bound_bytes.1,
         links_per_rank: ratio(large.links.total, ranks),
         most_links_per_rank: large.links.most,
+        relayed_runs_per_rank: ratio(large.relayed, ranks),
+        most_relayed_runs: large.most_relayed,
+        three_hop: ThreeHop::of(&large.topology, large.messages)?,
         msgs_per_link: if large.crossing == 0 {
             0.0
         } else {
@@ -149,28 +190,29 @@ fn row(large: &Measured, small: Option<&Measured>) -> Row {
             cpu_us_per_msg: small.cpu_us_per_message(),
             ratio: large.cpu_us_per_message() / small.cpu_us_per_message(),
         }),
-    }
+    })
 }
 
 /// Prints the row.
 ///
 /// # Errors
-/// Standard output's.
+/// Standard output's; a job that is too large for three hops.
 pub fn print(
     args: &BenchArgs,
+    route: RouteName,
     large: &Measured,
     small: Option<&Measured>,
-) -> Result<(), crate::bench::Error> {
-    let row = row(large, small);
+) -> Result<(), Error> {
+    let row = row(route, large, small)?;
     if args.json {
         return row::print_json(&row);
     }
     output::line(format_args!(
-        "# scale: {} ranks on {} nodes, real engines over a simulated fabric,\n\
+        "# scale: {} ranks on {} nodes, {}, real engines over a simulated fabric,\n\
          # {} messages of 8 bytes, all checked",
-        row.ranks, row.nodes, row.messages
+        row.ranks, row.nodes, row.route, row.messages
     ))?;
-    let lines: [(&str, String); 12] = [
+    let lines: [(&str, String); 13] = [
         (
             "memory per rank, touched",
             format!(
@@ -189,8 +231,21 @@ pub fn print(
         (
             "links per rank",
             format!(
-                "{:.2}, {} at most",
-                row.links_per_rank, row.most_links_per_rank
+                "{:.2}, {} at most; by three hops {:.2}, {} at most",
+                row.links_per_rank,
+                row.most_links_per_rank,
+                row.three_hop.links_per_rank,
+                row.three_hop.most_links_per_rank
+            ),
+        ),
+        (
+            "relayed per rank",
+            format!(
+                "{:.2} runs, {} at most; by three hops {:.2} messages, {:.0} at most",
+                row.relayed_runs_per_rank,
+                row.most_relayed_runs,
+                row.three_hop.relayed_msgs_per_rank,
+                row.three_hop.most_relayed_msgs
             ),
         ),
         ("messages per link", format!("{:.4}", row.msgs_per_link)),
@@ -258,7 +313,7 @@ pub fn print(
 }
 
 /// A name, and behind it what it stands for, in as many lines as that takes.
-fn entry(name: &str, value: &str) -> Result<(), crate::bench::Error> {
+fn entry(name: &str, value: &str) -> Result<(), Error> {
     const BEHIND: usize = 27;
     let lines = output::wrapped(value, BEHIND);
     Ok(output::line(format_args!(
