@@ -71,10 +71,10 @@ test: ## Runs all tests
 	.ci/test
 	.ci/install
 
-simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues, and as many with rounds and steps; TRIHOP_SEED=<seed> replays one
+simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues, and as many with rounds, steps and fences of all streams; TRIHOP_SEED=<seed> replays one
 	@tools/install.sh build
 	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --test simulate -- --nocapture
-	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --lib -- conformance::rounds::a_round conformance::steps::steps_end_when
+	TRIHOP_SCHEDULES=$(or $(TRIHOP_SCHEDULES),10000) cargo test --locked --package trihop-shuffle --lib -- conformance::rounds::a_round conformance::steps::steps_end_when conformance::fences::a_fence_of_all_streams
 
 mutants: ## Plants mistakes one at a time and says which test catches each; QUICK=1 for a handful
 	@tools/install.sh mutants
