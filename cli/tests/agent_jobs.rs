@@ -237,7 +237,12 @@ fn go_on_alone<S: Seat>(job: over::Job<S>) {
         stream.fence().unwrap();
     }
     let dead = job.shutdown().unwrap_err();
-    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
+    // Whoever leaves first, without a proper end, has failed for the other.
+    let has_left = dead.to_string().contains("left the job without");
+    assert!(
+        has_left || matches!(dead, Error::AgentDead { .. }),
+        "{dead}"
+    );
 }
 
 #[test]
