@@ -98,13 +98,12 @@ impl Backoff {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Step {
         if self.yields == 0 && self.may_spin() {
-            match self.began {
-                None => {
-                    self.began = Some(Instant::now());
-                    return Step::Spin;
-                }
-                Some(began) if began.elapsed() < self.spin => return Step::Spin,
-                Some(_) => {}
+            let Some(began) = self.began else {
+                self.began = Some(Instant::now());
+                return Step::Spin;
+            };
+            if began.elapsed() < self.spin {
+                return Step::Spin;
             }
         }
         if self.yields < YIELDS {
