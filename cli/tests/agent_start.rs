@@ -97,6 +97,47 @@ fn an_agent_that_ends_is_followed_by_another_one() {
     until("the agent has ended", || processes_named(&starts.name) == 0);
 }
 
+/// The kernel reaps the children of such a program, and nobody can wait for them.
+#[test]
+fn a_rank_that_ignores_the_end_of_its_children_starts_an_agent() {
+    let test = "a_rank_that_ignores_the_end_of_its_children_starts_an_agent";
+    if role().is_some() {
+        return meet(1);
+    }
+    let starts = Starts::new("reaped", 1, 0);
+    let rank = starts.rank(test, "rank");
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]);
+    ignoring.arg(rank.get_program()).args(rank.get_args());
+    let variables = rank.get_envs();
+    ignoring.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    has_ended_well(&Launched::start(ignoring).wait(), "the rank");
+    assert_eq!(starts.counted(), 1);
+    until("the agent has ended", || processes_named(&starts.name) == 0);
+}
+
+/// As where somebody starts one by hand in the same moment.
+#[test]
+fn an_agent_that_is_there_after_all_is_taken_although_the_command_has_failed() {
+    let test = "an_agent_that_is_there_after_all_is_taken_although_the_command_has_failed";
+    if role().is_some() {
+        return meet(1);
+    }
+    let starts = Starts::new("other", 1, 0);
+    let (said, name) = (starts.folder.path().join("said"), &starts.name);
+    let script = format!(
+        "#!/bin/sh\n{TRIHOP} agent --ranks 1 --linger-ms 0 --name {name} >{said} 2>&1 &\n\
+         until grep -q ready {said}; do sleep 0.01; done\nexit 3\n",
+        said = said.display(),
+    );
+    fs::write(starts.command(), script).unwrap();
+    has_ended_well(
+        &Launched::start(starts.rank(test, "rank")).wait(),
+        "the rank",
+    );
+    until("the agent has ended", || processes_named(&starts.name) == 0);
+}
+
 #[test]
 fn a_command_that_starts_no_agent_is_named_with_what_went_wrong() {
     let test = "a_command_that_starts_no_agent_is_named_with_what_went_wrong";

@@ -50,12 +50,14 @@ impl Starter {
                 Ok(_lock) => match self.send(message, deadline)? {
                     // Another rank was faster.
                     Some(process) => return Ok(process),
-                    None => match (self.start(deadline), self.send(message, deadline)) {
-                        (_, Ok(Some(process))) => return Ok(process),
-                        // Somebody else's may have been faster to take the name.
-                        (Err(error), _) | (Ok(()), Err(error)) => return Err(error),
-                        (Ok(()), Ok(None)) => {}
-                    },
+                    None => {
+                        let started = self.start(deadline);
+                        // Where that has failed, somebody else's may have been faster.
+                        if let Ok(Some(process)) = self.send(message, deadline) {
+                            return Ok(process);
+                        }
+                        started?;
+                    }
                 },
                 Err(error) if !error.is_taken() => return Err(error),
                 Err(_) => sleep(PAUSE),

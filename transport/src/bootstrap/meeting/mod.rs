@@ -126,7 +126,7 @@ impl Meeting {
 
     /// Becomes readable when the meeting is [over](Meeting::why_over).
     pub fn stays(&self) -> BorrowedFd<'_> {
-        AsFd::as_fd(&self.stay)
+        self.stay.as_fd()
     }
 
     /// Why it is over, once it is: no job begins any more.
@@ -156,7 +156,7 @@ impl Rest {
 
     /// Becomes readable when nobody does.
     pub fn ends(&self) -> BorrowedFd<'_> {
-        AsFd::as_fd(&self.0)
+        self.0.as_fd()
     }
 }
 

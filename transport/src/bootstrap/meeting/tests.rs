@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use proptest::prelude::*;
+use rustix::net::sockopt;
 
 use crate::bootstrap::local::wire::{Request, VERSION};
 use crate::watchdog;
@@ -178,6 +179,18 @@ fn strangers_and_agents_of_another_launch_are_not_let_in() {
     let other = of(&[1; 2], Secret::from_bytes([9; Secret::BYTES]));
     let text = other.connect().unwrap_err().to_string();
     assert!(text.contains("another job"), "{text}");
+}
+
+/// No test here can show the end of a machine. This one shows that the kernel is told to look for
+/// it, of an agent's end.
+#[test]
+fn the_kernel_looks_after_the_connections_of_agents() {
+    let (_server, joiners) = meeting(2, watchdog::PERIOD);
+    let stay = joiners[1].stay();
+    let timeout_ms = LOST_AFTER.as_millis() as u32;
+    let timeout = sockopt::tcp_user_timeout(&stay).unwrap();
+    assert!(sockopt::socket_keepalive(&stay).unwrap());
+    assert_eq!(timeout, timeout_ms);
 }
 
 #[test]
