@@ -256,10 +256,15 @@ fn a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed() {
     }
     for seat in ["inline", "threaded"] {
         let (agent, name) = start_agent(seat, 2, "never");
-        let ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
+        let mut ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
         have_attached(&ranks);
         agent.signal(libc::SIGKILL);
-        for rank in ranks {
+        until("both have shut down, or one has failed", || {
+            let has_ended = |rank: &mut Launched| !rank.runs();
+            ranks.iter().all(|rank| rank.has_said("shut down")) || ranks.iter_mut().any(has_ended)
+        });
+        for mut rank in ranks {
+            rank.close_stdin();
             let ended = rank.wait();
             assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
         }
