@@ -1,5 +1,6 @@
 """A recipe for Spack 0.23 and newer: copy it as `packages/trihop/package.py` into a repository of
-packages (`spack repo create`), set `git` to where you have the sources, and `spack install trihop`."""
+packages (`spack repo create`), set `git` to where you have the sources, and say
+`spack install trihop`."""
 
 from spack.package import *
 
