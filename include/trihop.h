@@ -640,14 +640,13 @@ typedef struct trihop_options_t {
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
   // are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
-  // (`mesh:3d`, and two dimensions where nothing is said); there are 20 dimensions at
-  // most. `node-mesh` (`node-mesh:4x8`, `node-mesh:3d`) does so on a grid of nodes,
-  // with three hops for each coordinate at most and the links divided among the
-  // ranks of a node. For
-  // mini-ranks grids are of processes, for ranks with agents of nodes, and
-  // `fabric-only` is refused. A Rust program may bring its own. Where an eighth of
-  // `memory_bytes` does not hold two batches for each link, all others than
-  // `three-hop` alone are refused.
+  // (`mesh:3d`, and two dimensions where nothing is said); there are 20 dimensions
+  // at most. `node-mesh` (`node-mesh:4x8`, `node-mesh:3d`) does so on a grid of
+  // nodes, with three hops for each coordinate at most and the links divided among
+  // the ranks of a node. For mini-ranks grids are of processes, for ranks with
+  // agents of nodes, and `fabric-only` is refused. A Rust program may bring its
+  // own. Where an eighth of `memory_bytes` does not hold two batches for each link,
+  // all others than `three-hop` alone are refused.
   // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
@@ -2271,12 +2270,13 @@ trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
 // Threads: any.
 trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int32_t *kind);
 
-// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something may
-// be had from the channel without waiting: a message; one of a semaphore (`TRIHOP_POLL_ACQUIRE`);
-// of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`), or the error that it is
-// broken; or the error that the channel is closed or the job has failed. It is the port's: the same
-// at each call, closed by `trihop_channel_free`, and neither to be read, written nor closed. Who
-// comes to a barrier before the last one starts that, and sleeps on `trihop_asked_event`.
+// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something
+// may be had from the channel without waiting: a message; one of a semaphore
+// (`TRIHOP_POLL_ACQUIRE`); of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`),
+// or the error that it is broken; or the error that the channel is closed or the job has failed.
+// It is the port's: the same at each call, closed by `trihop_channel_free`, and neither to be
+// read, written nor closed. Who comes to a barrier before the last one starts that, and sleeps on
+// `trihop_asked_event`.
 //
 // It is armed by the first call of this, and again by each get, peek, pop, acquisition and arrival
 // of this port that finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is
@@ -2324,10 +2324,10 @@ trihop_status_t trihop_channel_start_send(const struct trihop_channel_t *channel
                                           int64_t timeout_ns,
                                           struct trihop_asked_t **asked);
 
-// Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over the
-// status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its like
-// too, and the same however often it is asked for. Other failures leave 0: the job has failed, or
-// it is `TRIHOP_ERR_NESTED` inside a handler of an inline job.
+// Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over
+// the status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its
+// like too, and the same however often it is asked for. Other failures leave 0: the job has
+// failed, or it is `TRIHOP_ERR_NESTED` inside a handler of an inline job.
 //
 // Threads: as `trihop_asked_t`.
 trihop_status_t trihop_asked_test(struct trihop_asked_t *asked, int *is_over);
@@ -2351,14 +2351,14 @@ trihop_status_t trihop_asked_received(struct trihop_asked_t *asked,
 trihop_status_t trihop_asked_value(struct trihop_asked_t *asked, uint64_t *value);
 
 // Gives a file descriptor for `poll`, `epoll` and their like, which is readable once the request
-// has ended, or the job has failed: `trihop_asked_test` then says how. It is the request's: one for
-// each, made by the first call, closed by `trihop_asked_free`, and neither to be read, written nor
-// closed.
+// has ended, or the job has failed: `trihop_asked_test` then says how. It is the request's: one
+// for each, made by the first call, closed by `trihop_asked_free`, and neither to be read, written
+// nor closed.
 //
 // Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 // calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Where the
-// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have no
-// clock that runs.
+// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have
+// no clock that runs.
 // Threads: as `trihop_asked_t`.
 trihop_status_t trihop_asked_event(struct trihop_asked_t *asked, int32_t *descriptor);
 

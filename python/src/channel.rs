@@ -56,9 +56,9 @@ impl Channels {
         Ok(Channel::of(channel))
     }
 
-    /// Makes a semaphore of this rank's: a number, from `value` on, that `poll("acquire")` takes one
-    /// from, once there is one, and `poll("release")` gives one to, `most` at most. So many calls of
-    /// a port may wait at once: `window_messages`.
+    /// Makes a semaphore of this rank's: a number, from `value` on, that `poll("acquire")` takes
+    /// one from, once there is one, and `poll("release")` gives one to, `most` at most. So many
+    /// calls of a port may wait at once: `window_messages`.
     ///
     /// Raises `Config` for a value above `most`, and for impossible limits.
     #[pyo3(signature = (value=1, *, most=None, ports=None, window_messages=None))]
@@ -218,7 +218,8 @@ impl Channel {
         Ok(polled.map_err(of_call)?)
     }
 
-    /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept on.
+    /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept
+    /// on.
     ///
     /// Raises `WouldBlock` where as many requests of the port wait as may.
     #[pyo3(signature = (*, timeout=None))]
@@ -258,10 +259,10 @@ impl Channel {
         Request::of(started, timeout)
     }
 
-    /// A file descriptor for `select`, `selectors` and their like, which is readable while something
-    /// may be had from the channel without waiting: a message, one of a semaphore, the place of the
-    /// last one to come to a barrier, or an error. It is the port's, and neither to be read nor
-    /// closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
+    /// A file descriptor for `select`, `selectors` and their like, which is readable while
+    /// something may be had from the channel without waiting: a message, one of a semaphore, the
+    /// place of the last one to come to a barrier, or an error. It is the port's, and neither to be
+    /// read nor closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let descriptor = py.detach(|| self.channel.event().map(|event| event.as_raw_fd()));
         Ok(descriptor.map_err(of_call)?)

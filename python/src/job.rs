@@ -155,9 +155,10 @@ impl Job {
     /// size, structures and rows included, of `max_message_bytes` at most. `held_bytes` is how much
     /// may wait here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
     ///
-    /// With a handler nothing waits: `handler(source, items)` is called for each run of items of one
-    /// source, on a thread of the library's, one call at a time. It may send, on this stream and
-    /// others, which never waits; what waits raises `Misuse` there. What it raises ends the job.
+    /// With a handler nothing waits: `handler(source, items)` is called for each run of items of
+    /// one source, on a thread of the library's, one call at a time. It may send, on this stream
+    /// and others, which never waits; what waits raises `Misuse` there. What it raises ends the
+    /// job.
     #[pyo3(signature = (name, dtype, *, handler=None, held_bytes=HELD_BYTES, **options))]
     fn stream(
         &self,

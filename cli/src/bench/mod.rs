@@ -222,7 +222,8 @@ pub struct BenchArgs {
     /// simulated ones]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Simulated nodes to spread them over [default: 1; p2p, around: 2; startup: 4; scale: as --per-node asks]
+    /// Simulated nodes to spread them over [default: 1; p2p, around: 2; startup: 4; scale: as
+    /// --per-node asks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     /// libfabric provider between nodes

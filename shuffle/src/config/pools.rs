@@ -11,8 +11,8 @@ pub const ENV_EJECTION: &str = "TRIHOP_MAX_EJECTION_MB";
 /// Variable of the bound of what a rank's channels have handed out.
 const ENV_GETMSG: &str = "TRIHOP_MAX_GETMSG_MB";
 
-/// Bytes of messages that a rank has handed out of its channels, and that have not arrived where they
-/// were got: `TRIHOP_MAX_GETMSG_MB`, in MiB; `None` where that is not set.
+/// Bytes of messages that a rank has handed out of its channels, and that have not arrived where
+/// they were got: `TRIHOP_MAX_GETMSG_MB`, in MiB; `None` where that is not set.
 ///
 /// # Errors
 /// As [`PoolLimits::from_env`].

@@ -78,14 +78,13 @@ macro_rules! options_table {
                 /// `three-hop`, with two links to each rank of the node in the place of lanes;
                 /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
                 /// are given (`mesh:4x4x8`; ranks may be fewer than places), or suit the nodes
-                /// (`mesh:3d`, and two dimensions where nothing is said); there are 20 dimensions at
-                /// most. `node-mesh` (`node-mesh:4x8`, `node-mesh:3d`) does so on a grid of nodes,
-                /// with three hops for each coordinate at most and the links divided among the
-                /// ranks of a node. For
-                /// mini-ranks grids are of processes, for ranks with agents of nodes, and
-                /// `fabric-only` is refused. A Rust program may bring its own. Where an eighth of
-                /// `memory_bytes` does not hold two batches for each link, all others than
-                /// `three-hop` alone are refused.
+                /// (`mesh:3d`, and two dimensions where nothing is said); there are 20 dimensions
+                /// at most. `node-mesh` (`node-mesh:4x8`, `node-mesh:3d`) does so on a grid of
+                /// nodes, with three hops for each coordinate at most and the links divided among
+                /// the ranks of a node. For mini-ranks grids are of processes, for ranks with
+                /// agents of nodes, and `fabric-only` is refused. A Rust program may bring its
+                /// own. Where an eighth of `memory_bytes` does not hold two batches for each link,
+                /// all others than `three-hop` alone are refused.
                 agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd") "";
             }
             job {

@@ -115,7 +115,8 @@ impl trihop_asked_t {
     fn has<T>(what: Option<T>, name: &str) -> Result<T, Failure> {
         what.ok_or_else(|| {
             let why = format!(
-                "the request has no {name}: it is not over, has failed, or is none that gives one, or it was taken before"
+                "the request has no {name}: it is not over, has failed, or is none that gives one, \
+                 or it was taken before"
             );
             Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why)
         })
@@ -246,10 +247,10 @@ pub unsafe extern "C" fn trihop_channel_start_send(
     unsafe { start(channel, asked, send) }
 }
 
-/// Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over the
-/// status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its like
-/// too, and the same however often it is asked for. Other failures leave 0: the job has failed, or
-/// it is `TRIHOP_ERR_NESTED` inside a handler of an inline job.
+/// Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over
+/// the status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its
+/// like too, and the same however often it is asked for. Other failures leave 0: the job has
+/// failed, or it is `TRIHOP_ERR_NESTED` inside a handler of an inline job.
 ///
 /// Threads: as `trihop_asked_t`.
 #[unsafe(no_mangle)]
@@ -331,14 +332,14 @@ pub unsafe extern "C" fn trihop_asked_value(
 }
 
 /// Gives a file descriptor for `poll`, `epoll` and their like, which is readable once the request
-/// has ended, or the job has failed: `trihop_asked_test` then says how. It is the request's: one for
-/// each, made by the first call, closed by `trihop_asked_free`, and neither to be read, written nor
-/// closed.
+/// has ended, or the job has failed: `trihop_asked_test` then says how. It is the request's: one
+/// for each, made by the first call, closed by `trihop_asked_free`, and neither to be read, written
+/// nor closed.
 ///
 /// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 /// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Where the
-/// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have no
-/// clock that runs.
+/// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have
+/// no clock that runs.
 /// Threads: as `trihop_asked_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_asked_event(

@@ -147,12 +147,13 @@ pub unsafe extern "C" fn trihop_channel_kind(
     unsafe { with(channel, ask) }
 }
 
-/// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something may
-/// be had from the channel without waiting: a message; one of a semaphore (`TRIHOP_POLL_ACQUIRE`);
-/// of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`), or the error that it is
-/// broken; or the error that the channel is closed or the job has failed. It is the port's: the same
-/// at each call, closed by `trihop_channel_free`, and neither to be read, written nor closed. Who
-/// comes to a barrier before the last one starts that, and sleeps on `trihop_asked_event`.
+/// Gives a file descriptor for `poll`, `epoll` and their like, which is readable while something
+/// may be had from the channel without waiting: a message; one of a semaphore
+/// (`TRIHOP_POLL_ACQUIRE`); of a barrier, the place of the last one to come (`TRIHOP_POLL_ARRIVE`),
+/// or the error that it is broken; or the error that the channel is closed or the job has failed.
+/// It is the port's: the same at each call, closed by `trihop_channel_free`, and neither to be
+/// read, written nor closed. Who comes to a barrier before the last one starts that, and sleeps on
+/// `trihop_asked_event`.
 ///
 /// It is armed by the first call of this, and again by each get, peek, pop, acquisition and arrival
 /// of this port that finds nothing (`TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`): whoever is

@@ -25,7 +25,8 @@ fn of_job(seat: trihop_seat_t) {
     let (mut is_over, mut event, mut value) = (7, 0, 0);
     let never = TRIHOP_NO_TIMEOUT;
     let deposited = trihop_return_t::TRIHOP_WHEN_DEPOSITED as i32;
-    // SAFETY: what the header asks for: handles of ours, used until they are given back, and places.
+    // SAFETY: what the header asks for: handles of ours, used until they are given back, and
+    // places.
     unsafe {
         let ok = |status| assert_eq!(status, TRIHOP_OK, "{}", last_error());
         let mut received = std::mem::zeroed::<trihop_received_t>();

@@ -30,7 +30,8 @@ impl Table {
     pub fn look(files: &[InputFile], _request: &Request) -> Result<Looked> {
         let file = files.first().map_or(Path::new(""), |file| &file.path);
         Err(Error::Usage(format!(
-            "{}: this build does not read Parquet; build trihop-cli with the cargo feature `parquet`",
+            "{}: this build does not read Parquet; build trihop-cli with the cargo feature \
+             `parquet`",
             shown(file)
         )))
     }

@@ -86,8 +86,8 @@ struct Row {
     compared: Option<Compared>,
 }
 
-/// What three hops would ask for the same messages, were they spread evenly over all pairs: counted,
-/// not simulated.
+/// What three hops would ask for the same messages, were they spread evenly over all pairs:
+/// counted, not simulated.
 #[derive(Debug, Serialize)]
 struct ThreeHop {
     links_per_rank: f64,
@@ -107,7 +107,7 @@ impl ThreeHop {
             links_per_rank: links.mean,
             most_links_per_rank: links.max,
             relayed_msgs_per_rank: per_pair * relayed.iter().map(|of| of.mean).sum::<f64>(),
-            // The representative of a node in one direction is that in the other.
+            // Of a rank that has most in both directions.
             most_relayed_msgs: per_pair * relayed.iter().map(|of| of.max as f64).sum::<f64>(),
         })
     }

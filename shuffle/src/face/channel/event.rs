@@ -171,8 +171,8 @@ impl<S: Seat> Channel<S> {
     /// ([`Poll::Acquire`](super::Poll::Acquire)); of a barrier, the place of the last one to come
     /// ([`Poll::Arrive`](super::Poll::Arrive)), or the error that it is broken; or the error that
     /// the channel is closed or the job has failed. It is the port's: the same at each call, closed
-    /// with the port, and neither to be read nor written. Who comes to a barrier before the last one
-    /// starts that, and sleeps on [`Asked::event`](super::Asked::event).
+    /// with the port, and neither to be read nor written. Who comes to a barrier before the last
+    /// one starts that, and sleeps on [`Asked::event`](super::Asked::event).
     ///
     /// It is armed by the first call of this, and again by each get, peek, pop, acquisition and
     /// arrival of this port that finds nothing ([`Error::WouldBlock`], [`Error::TimedOut`]), or

@@ -3,7 +3,8 @@
 use super::super::super::wire::message;
 use super::*;
 
-/// Bytes that may be handed out and not arrived: more than any message, and less than two long ones.
+/// Bytes that may be handed out and not arrived: more than any message, and less than two long
+/// ones.
 const MOST: u64 = 60;
 
 #[derive(Debug, Clone)]
