@@ -380,19 +380,25 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.step_of(self.count_contributors()?)
     }
 
-    /// As [`Array::step`], of contributors that the program counts, which so waits for nobody: it
-    /// may begin at the end of the step before.
+    /// As [`Array::step`], of contributors that the program counts, or as [`Array::start_fence`] by
+    /// [`End::Fence`]; it so waits for nobody, and may begin at the end of the step before.
     ///
     /// # Errors
-    /// As [`Array::with`], and what handlers could not send.
-    pub fn step_of<'s>(&self, contributors: Contributors) -> Result<StepBuilder<'s, Self, S>>
+    /// As [`Array::with`], and what handlers could not send; [`Error::Misuse`] for a round, since
+    /// elements and items are sent on by handlers.
+    pub fn step_of<'s>(&self, end: impl Into<End>) -> Result<StepBuilder<'s, Self, S>>
     where
         C: Clone,
     {
+        let end = end.into();
+        if end == End::Round {
+            let why = "handlers of an array send on: its steps end by a fence or by contributors";
+            return Err(Error::misuse(&self.handle.name, why));
+        }
         self.settle()?;
         let mut face = self.clone();
         face.handle = self.handle.on_seat(self.handle.seat.for_calls());
-        Ok(StepBuilder::new(self.handle.clone(), face, contributors))
+        Ok(StepBuilder::new(self.handle.clone(), face, end))
     }
 
     /// All elements of all ranks, behind what the last step has left.

@@ -1,10 +1,9 @@
-//! Steps that contributors end: how they begin, and their end as a future.
+//! Steps of streams: how they begin, and their end as a future.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::engine::contribution::Contributors;
 use crate::error::Result;
 use crate::seat::{Handle, Inline, Seat};
 use crate::terminate::End;
@@ -12,11 +11,12 @@ use crate::terminate::End;
 /// What is called when a step begins.
 type AtStart<'s, F> = Box<dyn FnOnce(&F) + 's>;
 
-/// Begins a step that its contributors end: its priority, and what is called when it begins and
-/// when it is over. `F` is what sends on the stream: [`Stream`](crate::Stream) and its like.
+/// Begins a step: its priority, and what is called when it begins and when it is over, whichever
+/// of the ways it [ends](crate::End) by. `F` is what sends on the stream:
+/// [`Stream`](crate::Stream) and its like.
 ///
 /// ```
-/// use trihop_shuffle::{Contributors, Job, Options, Rank};
+/// use trihop_shuffle::{Contributors, End, Job, Options, Rank};
 ///
 /// let job = Job::start(Options::from_env()?)?;
 /// let stream = job.stream::<u64>("work").handler(|_, _, _| {}).open()?;
@@ -31,6 +31,9 @@ type AtStart<'s, F> = Box<dyn FnOnce(&F) + 's>;
 ///     .begin()?;
 /// drop(step); // a future, for who awaits it
 /// stream.wait()?;
+/// // A round, of which nobody waits for the end.
+/// let round = stream.step(End::Round).at_end(|work| work.push(Rank(0), 2).expect("there is"));
+/// drop(round.begin()?);
 /// job.shutdown()?;
 /// # Ok::<(), trihop_shuffle::Error>(())
 /// ```
@@ -39,7 +42,7 @@ pub struct StepBuilder<'s, F, S: Seat> {
     /// What calls are made with.
     face: F,
     handle: Handle<S>,
-    contributors: Contributors,
+    end: End,
     priority: Option<u8>,
     at_start: Option<AtStart<'s, F>>,
     at_end: Option<S::AtEnd>,
@@ -47,11 +50,11 @@ pub struct StepBuilder<'s, F, S: Seat> {
 
 impl<'s, F: Clone, S: Seat> StepBuilder<'s, F, S> {
     /// A step of the stream with this handle; its calls are made with `face`.
-    pub(crate) fn new(handle: Handle<S>, face: F, contributors: Contributors) -> Self {
+    pub(crate) fn new(handle: Handle<S>, face: F, end: End) -> Self {
         Self {
             face,
             handle,
-            contributors,
+            end,
             priority: None,
             at_start: None,
             at_end: None,
@@ -65,10 +68,11 @@ impl<'s, F: Clone, S: Seat> StepBuilder<'s, F, S> {
         self
     }
 
-    /// Calls `call` once, before [`begin`](Self::begin) returns and on the same thread, when
-    /// contributors of this rank may push: what they push from now on counts in this step. Other
-    /// ranks may not have begun it, and need not have: what comes to them before is handled, and
-    /// counts all the same. It may do what the caller of `begin` may.
+    /// Calls `call` once, before [`begin`](Self::begin) returns and on the same thread, when what
+    /// is pushed counts in this step: from then on where contributors end it, and until it returns
+    /// where a round or a fence does, which then starts. Other ranks may not have begun the step,
+    /// and need not have: what comes to them before is handled, and counts all the same. It may do
+    /// what the caller of `begin` may.
     pub fn at_start(mut self, call: impl FnOnce(&F) + 's) -> Self {
         self.at_start = Some(Box::new(call));
         self
@@ -84,16 +88,28 @@ impl<'s, F: Clone, S: Seat> StepBuilder<'s, F, S> {
     }
 
     /// Begins the step; its end as a future. Collective: see
-    /// [`Stream::begin_step`](crate::Stream::begin_step).
+    /// [`Stream::begin_step`](crate::Stream::begin_step) and
+    /// [`Stream::start`](crate::Stream::start).
     ///
     /// # Errors
-    /// As that, with nothing called; no thread is to be had for the call at the end.
+    /// As those, with nothing called; no thread is to be had for the call at the end. Where the call
+    /// at the start has begun another step, or ended the job, that was called.
     pub fn begin(self) -> Result<Step<S>> {
-        let end = End::Completion(self.contributors);
-        let number = self.handle.start_with(end, self.priority, self.at_end)?;
-        if let Some(call) = self.at_start {
-            call(&self.face);
-        }
+        let (end, handle) = (self.end, &self.handle);
+        let call = || self.at_start.into_iter().for_each(|call| call(&self.face));
+        let start = || handle.start_with(end, self.priority, self.at_end);
+        let number = match end {
+            End::Completion(_) => {
+                let number = start()?;
+                call();
+                number
+            }
+            End::Round | End::Fence => {
+                handle.check_may_start(end)?;
+                call();
+                start()?
+            }
+        };
         Ok(Step::new(self.handle, number))
     }
 }
@@ -118,8 +134,8 @@ impl<'h, F: Clone + 'h> StepBuilder<'_, F, Inline<'h>> {
     }
 }
 
-/// The end of a step that [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a
-/// future: ready when the step is over, whoever has heard so. It may be dropped, and the stream
+/// The end of a step that [`StepBuilder::begin`] or
+/// [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a future: ready when the step is over, whoever has heard so. It may be dropped, and the stream
 /// asked instead.
 ///
 /// On a threaded job the progress thread wakes who awaits it. An inline job moves on only when the

@@ -121,15 +121,17 @@ macro_rules! common_verbs {
                 self.step(contributors).begin()
             }
 
-            /// As [`Self::begin_step`], with a priority, and with calls when the step begins and
-            /// when it is over: see [`StepBuilder`](crate::over::StepBuilder).
+            /// As [`Self::begin_step`] by [`Contributors`](crate::Contributors), and as
+            /// [`Self::start`] by another [`End`](crate::End), with a priority, with calls when the
+            /// step begins and when it is over, and with its end as a future: see
+            /// [`StepBuilder`](crate::over::StepBuilder).
             pub fn step<'s>(
                 &self,
-                contributors: $crate::Contributors,
+                end: impl Into<$crate::terminate::End>,
             ) -> $crate::over::StepBuilder<'s, Self, S> {
                 let mut face = self.clone();
                 face.handle = self.handle.on_seat($crate::seat::Seating::for_calls(&self.handle.seat));
-                $crate::over::StepBuilder::new(self.handle.clone(), face, contributors)
+                $crate::over::StepBuilder::new(self.handle.clone(), face, end.into())
             }
 
             /// So many contributors of the step that has [begun](Self::begin_step) have sent what

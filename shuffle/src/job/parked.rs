@@ -131,6 +131,9 @@ pub(crate) struct Parked {
     woken: Vec<Waker>,
     /// Numbers of the steps whose calls at the end are due.
     due: VecDeque<u64>,
+    /// Rounds that are over and whose call at the end has not returned, by the numbers of their ends:
+    /// nothing of the next round is delivered before.
+    held: Vec<(u64, StreamId)>,
     barriers: HashMap<usize, Ticket>,
     pub(super) of_all: Option<FenceOfAll>,
 }
@@ -158,6 +161,9 @@ impl Parked {
             if under_way.at_end == AtEnd::Waits && end_step(engine, under_way.id).is_ok() {
                 under_way.at_end = AtEnd::Told;
                 self.due.push_back(under_way.number);
+                if under_way.ending.end() == End::Round {
+                    self.held.push((under_way.number, under_way.id));
+                }
             }
         }
     }
@@ -265,6 +271,7 @@ impl Parked {
         for mut gone in self.endings.extract_if(.., |of| of.id.stream == stream) {
             self.woken.extend(gone.waker.take());
         }
+        self.held.retain(|(_, of)| of.stream != stream);
         self.barriers.remove(&stream);
     }
 
@@ -281,19 +288,18 @@ impl JobState {
     /// # Errors
     /// [`Error::Misuse`] where another is under way.
     pub fn begin_end(&mut self, id: StreamId, end: End, way: Way) -> Result<u64> {
-        self.check_not_fencing(&end)?;
-        let (state, out, _) = self.engine.stream_mut(id)?;
+        if let Some(before) = self.check_may_end(id, end, way)? {
+            return Ok(before);
+        }
         let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
         self.parked.endings.retain(|of| !is_told(of));
-        let before = self.parked.of_stream(id.stream);
-        if let Some(before) = before {
-            let (under_way, of) = (before.ending.end(), (before.way, way));
-            if of != (Way::Waited, Way::Waited) || under_way != end {
-                let why = format!("a {end} while a {under_way} is under way: wait for that first");
-                return Err(Error::misuse(&state.name, why));
-            }
-            return Ok(before.number);
+        // The call at the end of the round before has begun this one, or somebody else has.
+        let held = &mut self.parked.held;
+        if let Some(at) = held.iter().position(|(_, of)| *of == id) {
+            held.swap_remove(at);
+            self.end_round(id)?;
         }
+        let (_, out, _) = self.engine.stream_mut(id)?;
         out.set_ending(way == Way::Started);
         let begun = Ending::new(end, &mut self.engine, id);
         if begun.is_err() {
@@ -317,6 +323,26 @@ impl JobState {
         }
         of_streams[id.stream] += 1;
         Ok(self.parked.begun)
+    }
+
+    /// Whether the end of a step of a stream may begin; the number of one that gave way, with which
+    /// the call goes on.
+    ///
+    /// # Errors
+    /// As [`JobState::begin_end`].
+    pub fn check_may_end(&self, id: StreamId, end: End, way: Way) -> Result<Option<u64>> {
+        self.check_not_fencing(&end)?;
+        let (state, _) = self.engine.stream(id)?;
+        let before = self.parked.of_stream(id.stream);
+        let Some(before) = before.filter(|before| before.at_end != AtEnd::Told) else {
+            return Ok(None);
+        };
+        let (under_way, of) = (before.ending.end(), (before.way, way));
+        if of != (Way::Waited, Way::Waited) || under_way != end {
+            let why = format!("a {end} while a {under_way} is under way: wait for that first");
+            return Err(Error::misuse(&state.name, why));
+        }
+        Ok(Some(before.number))
     }
 
     /// As [`JobState::begin_end`], of an end that is started, with the priority that the stream has
@@ -365,18 +391,34 @@ impl JobState {
                 return Ok(true);
             }
             end_step(&mut self.engine, id)?;
-            let (state, _, _) = self.engine.stream_mut(id)?;
             if ended == End::Round {
-                state.rounds.end();
-                // What has waited for that is here: somebody has to move it.
-                let links = state.inbound.links.as_ref();
-                let has_come = links.is_some_and(|links| !links.arrived.is_empty());
-                if has_come || state.inbound.has_backlog() {
-                    self.bell.ring();
-                }
+                self.end_round(id)?;
             }
         }
         Ok(is_over)
+    }
+
+    /// What is called at the end of the step with this number has returned.
+    pub fn was_called(&mut self, number: u64) {
+        let held = &mut self.parked.held;
+        if let Some(at) = held.iter().position(|(of, _)| *of == number) {
+            let (_, id) = held.swap_remove(at);
+            // A stream that is gone has no rounds.
+            let _ = self.end_round(id);
+        }
+    }
+
+    /// The program has heard that a round is over: what belongs to the next one is delivered.
+    fn end_round(&mut self, id: StreamId) -> Result<()> {
+        let (state, _, _) = self.engine.stream_mut(id)?;
+        state.rounds.end();
+        // What has waited for that is here: somebody has to move it.
+        let links = state.inbound.links.as_ref();
+        let has_come = links.is_some_and(|links| !links.arrived.is_empty());
+        if has_come || state.inbound.has_backlog() {
+            self.bell.ring();
+        }
+        Ok(())
     }
 }
 

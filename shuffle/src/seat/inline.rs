@@ -193,6 +193,7 @@ impl<'h> Inline<'h> {
                 self.look(|state| state.fail(Error::handler(&name, &*panic)));
                 resume_unwind(panic);
             }
+            self.look(|state| state.was_called(number));
         }
     }
 

@@ -57,6 +57,21 @@ impl<S: Seating> Handle<S> {
         self.start_with(end, None, None)
     }
 
+    /// Whether an end may be started now.
+    ///
+    /// # Errors
+    /// As [`Handle::start`].
+    pub(crate) fn check_may_start(&self, end: End) -> Result<()> {
+        if !self.seat.is_at_end() {
+            self.seat.may_wait(end_call(end))?;
+        }
+        self.seat.with(end_call(end), |job| {
+            let (state, out) = job.engine.stream(self.id)?;
+            check_open(state, out)?;
+            job.check_may_end(self.id, end, Way::Started).map(drop)
+        })
+    }
+
     /// As [`Handle::start`], with a priority of the stream until it is over, and with what is
     /// called then.
     pub(crate) fn start_with(

@@ -26,6 +26,12 @@ pub enum End {
     Completion(Contributors),
 }
 
+impl From<Contributors> for End {
+    fn from(contributors: Contributors) -> Self {
+        Self::Completion(contributors)
+    }
+}
+
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

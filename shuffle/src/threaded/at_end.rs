@@ -25,17 +25,24 @@ pub(super) fn is_at_end() -> bool {
     CALLING.with(Cell::get)
 }
 
-/// A call as a delivery thread makes it. One that panics ends the job, as a handler does.
-pub(super) fn guarded(name: &Arc<str>, engine: Weak<SharedEngine>, call: AtEnd) -> AtEnd {
+/// A call at the end of the step with this number, as a delivery thread makes it. One that panics ends the job, as a handler does.
+pub(super) fn guarded(
+    name: &Arc<str>,
+    engine: Weak<SharedEngine>,
+    number: u64,
+    call: AtEnd,
+) -> AtEnd {
     let name = Arc::clone(name);
     Box::new(move || {
         CALLING.with(|calling| calling.set(true));
         let called = catch_unwind(AssertUnwindSafe(call));
         CALLING.with(|calling| calling.set(false));
-        if let Err(panic) = called
-            && let Some(engine) = engine.upgrade()
-        {
-            engine.fail(Error::handler(&name, &*panic));
+        let Some(engine) = engine.upgrade() else {
+            return;
+        };
+        match called {
+            Ok(()) => engine.was_called(number),
+            Err(panic) => engine.fail(Error::handler(&name, &*panic)),
         }
     })
 }

@@ -442,8 +442,10 @@ impl Seating for Threaded {
                 Arc::clone(calls.get_or_insert(thread))
             }
         };
-        let call = at_end::guarded(name, Arc::downgrade(engine), call);
-        Ok(move |number| engine.at_ends.keep(number, thread, call))
+        Ok(move |number| {
+            let call = at_end::guarded(name, Arc::downgrade(engine), number, call);
+            engine.at_ends.keep(number, thread, call);
+        })
     }
 
     fn begin_taking(&self) -> Result<()> {

@@ -257,6 +257,11 @@ impl SharedEngine {
         }
     }
 
+    /// What is called at the end of the step with this number has returned.
+    pub fn was_called(&self, number: u64) {
+        self.take().job.was_called(number);
+    }
+
     /// What calls fail with from now on, where nothing has before.
     pub fn fail(&self, error: Error) {
         let mut turn = self.take();

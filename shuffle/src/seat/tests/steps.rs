@@ -331,15 +331,11 @@ fn play(rank: u32, bootstrap: Custom) -> Result<u64> {
                 .unwrap(),
         );
     }
-    let options = Options {
-        loopback: true,
-        ..Options::default()
-    };
     let seen = Seen {
         heard: RefCell::new(vec![0; STEPS as usize]),
         over: Cell::new(0),
     };
-    let job = Job::start_with(options, Box::new(bootstrap))?;
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
     let on_message = |message: crate::Message<'_>, outbox: &mut Outbox<'_>| {
         let (step, left) = (message.kind >> 8, message.kind & 255);
         seen.heard.borrow_mut()[step as usize] += 1;
@@ -360,6 +356,185 @@ fn play(rank: u32, bootstrap: Custom) -> Result<u64> {
     job.barrier()?;
     job.shutdown()?;
     Ok(seen.over.get())
+}
+
+/// How many rounds and fences a rank goes through. Each third is a fence, in which handlers send on.
+const ENDS: u64 = 90;
+
+/// A rank that ends its rounds and fences by calls.
+struct Ended {
+    over: AtomicU64,
+    /// Items of each that have come.
+    heard: Vec<AtomicU64>,
+}
+
+impl Ended {
+    fn new() -> Self {
+        Self {
+            over: AtomicU64::new(0),
+            heard: (0..ENDS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn end(step: u64) -> End {
+        match step % 3 {
+            2 => End::Fence,
+            _ => End::Round,
+        }
+    }
+
+    /// An item of this step has come; whether the handler sends on.
+    fn hear(&self, item: u64) -> bool {
+        let (step, is_first) = (item >> 1, item & 1 == 1);
+        let over = self.over.load(Ordering::Relaxed);
+        assert!(step >= over, "an item of step {step} in step {over}");
+        if step > 0 && Self::end(step - 1) == End::Round {
+            assert_eq!(step, over, "before the call at the end of that round");
+        }
+        self.heard[step as usize].fetch_add(1, Ordering::Relaxed);
+        is_first && Self::end(step) == End::Fence
+    }
+
+    /// A step is over; whether another follows.
+    fn is_over(&self, step: u64, size: u64) -> bool {
+        assert_eq!(self.over.swap(step + 1, Ordering::Relaxed), step);
+        let heard = self.heard[step as usize].load(Ordering::Relaxed);
+        // Each rank sends twice to each.
+        let all = match Self::end(step) {
+            End::Round => 2 * size,
+            _ => 4 * size,
+        };
+        assert_eq!(heard, all, "step {step}");
+        step + 1 < ENDS
+    }
+}
+
+/// Begins a step whose call at the end begins the next.
+macro_rules! go_through_ends {
+    ($begin:ident, [$($life:tt)*], $stream:ty, $ended:ty) => {
+        fn $begin$($life)*(stream: &$stream, ended: $ended, step: u64) {
+            let size = u64::from(stream.size());
+            let of_step = ended.clone();
+            let push = move |stream: &$stream| {
+                for target in (0..stream.size()).chain(0..stream.size()) {
+                    stream.push(Rank(target), step << 1 | 1).unwrap();
+                }
+            };
+            let at_end = move |stream: &$stream| {
+                if of_step.is_over(step, size) {
+                    $begin(stream, of_step, step + 1);
+                }
+            };
+            let step = stream.step(Ended::end(step)).at_start(push);
+            drop(step.priority(3).at_end(at_end).begin().unwrap());
+        }
+    };
+}
+
+go_through_ends!(end_inline, [<'h>], Stream<'h, u64>, &'h Ended);
+go_through_ends!(end_threaded, [], threaded::Stream<u64>, Arc<Ended>);
+
+fn over_network() -> Options {
+    Options {
+        loopback: true,
+        ..Options::default()
+    }
+}
+
+fn play_ends_inline(rank: u32, bootstrap: Custom) -> Result<u64> {
+    let ended = Ended::new();
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let stream = job.stream::<u64>("ends").handler(|_, items, outbox| {
+        for &item in items {
+            if ended.hear(item) {
+                let next = Rank((outbox.rank().0 + 1) % outbox.size());
+                outbox.push(next, item & !1).unwrap();
+            }
+        }
+    });
+    let stream = stream.open()?;
+    end_inline(&stream, &ended, 0);
+    while ended.over.load(Ordering::Relaxed) < ENDS {
+        match rank % 2 {
+            0 => stream.wait()?,
+            _ => drop(job.progress()?),
+        }
+    }
+    let _ = stream.test();
+    job.barrier()?;
+    job.shutdown()?;
+    Ok(ended.over.load(Ordering::Relaxed))
+}
+
+fn play_ends_threaded(_: u32, bootstrap: Custom) -> Result<u64> {
+    let ended = Arc::new(Ended::new());
+    let job = threaded::Job::start_with(over_network(), Box::new(bootstrap))?;
+    let of_handler = Arc::clone(&ended);
+    let stream = job.stream::<u64>("ends").handler(move |_, items, stream| {
+        for &item in items {
+            if of_handler.hear(item) {
+                let next = Rank((stream.rank().0 + 1) % stream.size());
+                stream.push(next, item & !1).unwrap();
+            }
+        }
+    });
+    let stream = stream.open()?;
+    end_threaded(&stream, Arc::clone(&ended), 0);
+    let begun = std::time::Instant::now();
+    while ended.over.load(Ordering::Relaxed) < ENDS {
+        assert!(begun.elapsed() < LONG, "it hangs");
+        thread::yield_now();
+    }
+    job.barrier()?;
+    stream.shutdown()?;
+    job.shutdown()?;
+    Ok(ended.over.load(Ordering::Relaxed))
+}
+
+#[test]
+fn ranks_go_from_round_to_fence_by_calls_at_their_ends() {
+    let shapes: [Shape; 4] = [(1, |_| 0), (2, |_| 0), (5, |_| 0), (4, |rank| rank / 2)];
+    for (count, node) in shapes {
+        for play in [play_ends_inline, play_ends_threaded] {
+            for (rank, outcome) in ranks(count, node, play) {
+                match outcome {
+                    Err(Error::NoProvider { why }) => eprintln!("skipped: {why}"),
+                    Ok(over) => assert_eq!(over, ENDS, "rank {rank}"),
+                    Err(error) => panic!("rank {rank} of {count}: {error}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_round_calls_at_its_start_unless_it_may_not_begin() {
+    let (heard, calls) = (Cell::new(0), Cell::new(0));
+    let job = Job::start(single()).unwrap();
+    let stream = job
+        .stream::<u64>("rounds")
+        .handler(|_, items, _| heard.set(heard.get() + items.len()));
+    let stream = stream.open().unwrap();
+    let begin = |end: End| {
+        let step = stream.step(end).at_start(|stream| {
+            stream.push(Rank(0), 1).unwrap();
+            calls.set(calls.get() + 1);
+        });
+        step.begin()
+    };
+    for (at, end) in [End::Round, End::Fence, End::Round].into_iter().enumerate() {
+        let ended = begin(end).unwrap();
+        assert!(matches!(begin(end), Err(Error::Misuse { .. })));
+        assert!(matches!(stream.push(Rank(0), 1), Err(Error::Misuse { .. })));
+        block_on(ended).0.unwrap();
+        assert_eq!((calls.get(), heard.get()), (at + 1, at + 1));
+    }
+    // A call at the start that takes the place of the step.
+    let step = stream.step(End::Fence);
+    let step = step.at_start(|stream| stream.start(End::Round).unwrap());
+    assert!(matches!(step.begin(), Err(Error::Misuse { .. })));
+    stream.wait().unwrap();
+    job.shutdown().unwrap();
 }
 
 /// Ranks differ.
