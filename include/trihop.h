@@ -825,8 +825,9 @@ typedef struct trihop_step_options_t {
   // `priority`; -1, as at first, for that. Ranks need not have the same.
   int32_t priority;
   // Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
-  // contributors of this rank may push: what they push from now on counts in this step. Other
-  // ranks may not have begun it, and need not have. Null for nothing.
+  // contributors of this rank may push: what they push from now on counts in this step. Of a
+  // round or a fence, it is called before that starts: what it pushes counts. Other ranks may not
+  // have begun it, and need not have. Null for nothing.
   trihop_step_call_t at_start;
   // Called once, when the step is over for this rank, whoever asks for that or nobody: on an
   // inline job inside of a call that makes progress, between two rounds of it; with threads on
@@ -1713,6 +1714,16 @@ trihop_status_t trihop_step_options_init(struct trihop_step_options_t *options, 
 trihop_status_t trihop_stream_begin_step_with(const struct trihop_stream_t *stream,
                                               const struct trihop_step_options_t *options);
 
+// As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
+// it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
+// before `at_end` has returned. `count` and `of` of its options are not used. Where it fails, nothing
+// is called, unless `at_start` itself has started another end.
+//
+// Threads: as `trihop_stream_begin_step_with`.
+trihop_status_t trihop_stream_start_with(const struct trihop_stream_t *stream,
+                                         int32_t end,
+                                         const struct trihop_step_options_t *options);
+
 // Makes a conveyor of a stream of items without a handler, on which nothing else is called until
 // `trihop_conveyor_free`; then it is closed as any other.
 //
@@ -1969,6 +1980,16 @@ trihop_status_t trihop_array_open(const struct trihop_job_t *job,
                                   const struct trihop_array_calls_t *calls,
                                   struct trihop_array_t **array);
 
+// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in the
+// push itself, where the element is here; else it is sent on at once. Called once, behind the
+// opening; other ranks need not do the same. Of inline jobs. Order is kept, as
+// `trihop_stream_own_at_once` says; broadcasts go the usual way, and so does what handlers, and
+// visitors of `trihop_array_each`, push.
+//
+// Fails with `TRIHOP_ERR_CONFIG` on a job with threads. Not inside a handler.
+// Threads: the one of the job.
+trihop_status_t trihop_array_own_at_once(struct trihop_array_t *array);
+
 // Puts an element here, which everybody sends to after the next fence, not before. Where the
 // library keeps elements (`element_bytes`) it is copied; else `element` is a pointer of the
 // program's that the array has from now on.
@@ -2013,6 +2034,18 @@ trihop_status_t trihop_array_try_push(const struct trihop_array_t *array,
                                       uint64_t key,
                                       const void *item,
                                       size_t length);
+
+// Sends `count` items of `length` bytes each, one after the other in memory, each to the element of
+// the key in its place of `keys`. How many were taken goes to `sent`, which may be null: `count`
+// unless the call fails. Otherwise as `trihop_array_push`.
+//
+// Threads: any, and inside handlers.
+trihop_status_t trihop_array_push_many(const struct trihop_array_t *array,
+                                       const uint64_t *keys,
+                                       const void *items,
+                                       size_t length,
+                                       size_t count,
+                                       size_t *sent);
 
 // Sends an item to every element, each of which gets it once, also one that moves meanwhile. It
 // crosses the job as a broadcast of a stream does. Otherwise as `trihop_array_push`.
@@ -2088,6 +2121,13 @@ trihop_status_t trihop_array_begin_step(const struct trihop_array_t *array);
 // Threads: as `trihop_stream_begin_step_with`.
 trihop_status_t trihop_array_begin_step_with(const struct trihop_array_t *array,
                                              const struct trihop_step_options_t *options);
+
+// As `trihop_array_start_fence`, with a priority and with calls: what `at_start` pushes, the fence
+// waits for, and `at_end` may start the next. `count` and `of` of its options are not used.
+//
+// Threads: as `trihop_array_begin_step_with`.
+trihop_status_t trihop_array_start_fence_with(const struct trihop_array_t *array,
+                                              const struct trihop_step_options_t *options);
 
 // So many elements have sent what they have to send in the step, on whichever rank they are.
 // Otherwise as `trihop_stream_done`, of contributors of all ranks.

@@ -92,7 +92,8 @@ enum class Contributors : std::int32_t {
 struct StepOptions {
     /* The stream's place among others while the step lasts, 0 to 255; -1 for that of its options. */
     int priority = -1;
-    /* Called once, before begin_step returns, when contributors of this rank may push. What it throws, begin_step throws. */
+    /* Called once, before begin_step or start returns, when what this rank pushes counts. What it throws, these throw; the
+     * step has begun all the same. */
     std::function<void()> at_start;
     /* Called once, when the step is over for this rank. What it throws is thrown as what a handler throws. */
     std::function<void()> at_end;
@@ -182,12 +183,15 @@ public:
     struct Call {
         StepCalls *of;
         std::function<void()> function;
+        /* What is called at the start, and its failure's place: of a step that ends by itself. */
+        const std::function<void()> *at_start;
+        std::exception_ptr *failure;
     };
 
     /* One that is to come. */
     Call *add(std::function<void()> function) {
         const std::lock_guard<std::mutex> lock(kept_);
-        calls_.push_back(std::make_unique<Call>(Call{this, std::move(function)}));
+        calls_.push_back(std::make_unique<Call>(Call{this, std::move(function), nullptr, nullptr}));
         return calls_.back().get();
     }
 
@@ -202,6 +206,15 @@ public:
                 break;
             }
         return function;
+    }
+
+    static void on_start(void *context, const trihop_stream_t *) noexcept {
+        const Call *call = static_cast<const Call *>(context);
+        try {
+            (*call->at_start)();
+        } catch (...) {
+            *call->failure = std::current_exception();
+        }
     }
 
     static void on_end(void *context, const trihop_stream_t *) noexcept {
@@ -219,28 +232,42 @@ private:
 /* What the steps of a stream or an array call. */
 class Steps {
 public:
-    /* Begins one by `begin`, which takes its options and returns a status. */
+    /* Begins one that contributors end, by `begin`, which takes its options and returns a status. */
     template <class Begin>
     void begin(Contributors of, std::uint64_t count, StepOptions options, Begin begin) {
-        trihop_step_options_t step;
-        check(trihop_step_options_init(&step, sizeof step));
+        trihop_step_options_t step = with_priority(options);
         step.of = static_cast<std::int32_t>(of);
         step.count = count;
-        step.priority = options.priority;
         StepCalls::Call *call = nullptr;
-        if (options.at_end) {
-            if (!calls_)
-                calls_ = std::make_unique<StepCalls>();
-            call = calls_->add(std::move(options.at_end));
-            step.at_end = StepCalls::on_end;
-            step.context = call;
-        }
+        if (options.at_end)
+            call = keep(step, std::move(options.at_end));
         const trihop_status_t status = begin(&step);
         if (status != TRIHOP_OK && call != nullptr)
             calls_->take(call);
         check(status);
         if (options.at_start)
             options.at_start();
+    }
+
+    /* Starts one that ends by itself, by `start`, as above. */
+    template <class Start> void start(StepOptions options, Start start) {
+        trihop_step_options_t step = with_priority(options);
+        const bool has_end = static_cast<bool>(options.at_end);
+        StepCalls::Call *call = keep(step, std::move(options.at_end));
+        if (!has_end)
+            step.at_end = nullptr;
+        std::exception_ptr failure;
+        if (options.at_start) {
+            call->at_start = &options.at_start;
+            call->failure = &failure;
+            step.at_start = StepCalls::on_start;
+        }
+        const trihop_status_t status = start(&step);
+        if (status != TRIHOP_OK || !has_end)
+            calls_->take(call);
+        if (failure)
+            std::rethrow_exception(failure);
+        check(status);
     }
 
     bool has_failed() const { return calls_ && calls_->has_failed(); }
@@ -258,6 +285,23 @@ public:
     }
 
 private:
+    static trihop_step_options_t with_priority(const StepOptions &options) {
+        trihop_step_options_t step;
+        check(trihop_step_options_init(&step, sizeof step));
+        step.priority = options.priority;
+        return step;
+    }
+
+    /* Has the step call this at its end. */
+    StepCalls::Call *keep(trihop_step_options_t &step, std::function<void()> at_end) {
+        if (!calls_)
+            calls_ = std::make_unique<StepCalls>();
+        StepCalls::Call *call = calls_->add(std::move(at_end));
+        step.at_end = StepCalls::on_end;
+        step.context = call;
+        return call;
+    }
+
     std::unique_ptr<StepCalls> calls_;
 };
 
@@ -440,6 +484,25 @@ public:
         return all;
     }
 
+    /* The values of all ranks, one rank behind the other, each of which has as many as it likes. How many each has goes to
+     * `counts`, unless that is null. */
+    template <class T>
+    std::vector<T> allgatherv(const std::vector<T> &mine, std::vector<std::size_t> *counts = nullptr) const {
+        static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>, "what is gathered is copied byte by byte");
+        const std::vector<std::size_t> many = allgather(mine.size());
+        std::size_t sum = 0;
+        std::vector<std::size_t> lengths(many);
+        for (std::size_t &length : lengths) {
+            sum += length;
+            length *= sizeof(T);
+        }
+        std::vector<T> all(sum);
+        check(trihop_allgatherv(job_, mine.data(), mine.size() * sizeof(T), all.data(), lengths.data()));
+        if (counts != nullptr)
+            *counts = many;
+        return all;
+    }
+
 private:
     template <class T> static constexpr void check_number() {
         static_assert(std::is_same_v<T, double> || (std::is_integral_v<T> && sizeof(T) == 8),
@@ -545,6 +608,13 @@ public:
 
     /* Starts a round or a fence, and does not wait. */
     void start(End end) { check(trihop_stream_start(stream_, static_cast<std::int32_t>(end))); }
+
+    /* As above, with a priority, and calls: what at_start pushes counts, and at_end may start the next. */
+    void start(End end, StepOptions options) {
+        steps_.start(std::move(options), [this, end](const trihop_step_options_t *step) {
+            return trihop_stream_start_with(stream_, static_cast<std::int32_t>(end), step);
+        });
+    }
 
     /* See trihop_stream_begin_step. */
     void begin_step(Contributors of, std::uint64_t count) {
@@ -1136,6 +1206,9 @@ public:
 
     trihop_array_t *get() const noexcept { return array_; }
 
+    /* What this rank pushes to elements that it owns is handled in the push itself: see trihop_array_own_at_once. */
+    void own_at_once() { check(trihop_array_own_at_once(array_)); }
+
     /* Puts an element here, which everybody sends to after the next fence. */
     void insert(std::uint64_t key, Element element) {
         auto owned = std::make_unique<Element>(std::move(element));
@@ -1157,6 +1230,12 @@ public:
     /* Sends an item if there is room now. */
     bool try_push(std::uint64_t key, const Item &item) {
         return try_check(trihop_array_try_push(array_, key, &item, sizeof item));
+    }
+
+    /* Sends items, each to the element of the key in its place of `keys`. How many were taken goes to `sent`: all, unless this
+     * throws. */
+    void extend(const std::uint64_t *keys, const Item *items, std::size_t count, std::size_t *sent = nullptr) {
+        check(trihop_array_push_many(array_, keys, items, sizeof(Item), count, sent));
     }
 
     /* Sends an item to every element. */
@@ -1193,6 +1272,13 @@ public:
 
     /* Starts a fence, and does not wait; test and wait say when it is over. */
     void start_fence() { check(trihop_array_start_fence(array_)); }
+
+    /* As above, with a priority, and calls: what at_start pushes counts, and at_end may start the next. */
+    void start_fence(StepOptions options) {
+        steps_.start(std::move(options), [this](const trihop_step_options_t *step) {
+            return trihop_array_start_fence_with(array_, step);
+        });
+    }
 
     /* See trihop_array_begin_step. */
     void begin_step() { check(trihop_array_begin_step(array_)); }

@@ -32,6 +32,13 @@ fn everything_of_the_c_interface_works_on_threads_in_all_cases_of_the_seed() {
         let ended = launch(shape, &program, &["0"]).succeeded();
         assert_eq!(ended.stdout, format!("{ranks} ranks\n"));
     }
+    // Routes are between the processes.
+    for route in ["mesh:2x2", "node-mesh:2", "direct"] {
+        let environment = [("TRIHOP_ROUTE", route)];
+        let (shape, ranks) = shapes[3];
+        let ended = launch_with(shape, &program, &["0"], &environment).succeeded();
+        assert_eq!(ended.stdout, format!("{ranks} ranks\n"), "{route}");
+    }
     // Without a launcher, and with the number in the program.
     let mut alone = Command::new(&program);
     alone.arg("3");

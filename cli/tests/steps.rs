@@ -18,6 +18,13 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
             assert_eq!(ended.stdout, "ok\n");
         }
     }
+    let coded = client_of("steps", "coded", Compiler::Cpp, &["include"]);
+    for shape in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &coded, &[seat]).succeeded();
+            assert_eq!(ended.stdout, "ok\n");
+        }
+    }
     // An exception that nobody catches inside the job ends it, on all ranks.
     let ended = launch(&["-n", "3"], &program, &["threaded", "throw"]);
     assert_ne!(ended.status, 0);
@@ -113,6 +120,7 @@ fn steps_follow_each_other_by_calls_and_own_messages_are_handled_at_once() {
 fn programs_in_c_and_cpp_go_along_any_route() {
     let programs = [
         ("typed", Compiler::Cpp, &[][..], "ok\n"),
+        ("coded", Compiler::Cpp, &[], "ok\n"),
         ("steps", Compiler::C, &["30"], "6 ranks, 30 steps\n"),
         ("arrays", Compiler::C, &[], "6 ranks\n"),
         ("chain", Compiler::C, &["30"], "6 ranks, 30 steps\n"),
@@ -134,6 +142,14 @@ fn programs_in_c_and_cpp_go_along_any_route() {
             let environment = [("TRIHOP_ROUTE", route)];
             let ended = launch_with(&shape, &program, &arguments, &environment).succeeded();
             assert_eq!(ended.stdout, said, "{name} over {route}");
+        }
+        // Between agents it is a route of nodes.
+        let shape = ["--seat", "agent", "-n", "6", "--nodes", "3"];
+        for (route, seat) in [("mesh:2x2", "threaded"), ("node-mesh:3", "inline")] {
+            let arguments = [&[seat], arguments].concat();
+            let environment = [("TRIHOP_ROUTE", route)];
+            let ended = launch_with(&shape, &program, &arguments, &environment).succeeded();
+            assert_eq!(ended.stdout, said, "{name} over {route} of agents");
         }
     }
 }

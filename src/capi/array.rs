@@ -14,7 +14,7 @@ use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
 use super::stream::step::{begin_step, trihop_step_options_t};
 use super::stream::trihop_contributors_t;
-use crate::{Array, ArrayOutbox, Error, Rank, threaded};
+use crate::{Array, ArrayOutbox, End, Error, Rank, threaded};
 use element::{Element, Item, Packing};
 
 /// Elements with keys of 64 bits, of which each rank of a job has some, and to which items are sent
@@ -145,6 +145,16 @@ fn send(
     }
 }
 
+/// Sends an item to the element of a key.
+fn push(array: &trihop_array_t, key: u64, item: &Item) -> Result<(), Failure> {
+    send(
+        array,
+        |array| array.push(key, item),
+        |array| array.push(key, item),
+        |outbox| outbox.push(key, item),
+    )
+}
+
 /// Runs `call` on the array and on an item of the caller's.
 ///
 /// # Safety
@@ -162,6 +172,34 @@ unsafe fn with_item(
     };
     // SAFETY: as the caller promises.
     unsafe { with(array, call) }
+}
+
+/// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in the
+/// push itself, where the element is here; else it is sent on at once. Called once, behind the
+/// opening; other ranks need not do the same. Of inline jobs. Order is kept, as
+/// `trihop_stream_own_at_once` says; broadcasts go the usual way, and so does what handlers, and
+/// visitors of `trihop_array_each`, push.
+///
+/// Fails with `TRIHOP_ERR_CONFIG` on a job with threads. Not inside a handler.
+/// Threads: the one of the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_array_own_at_once(array: *mut trihop_array_t) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or an array that was not closed.
+        let open = unsafe { argument::handle(array, "array")? };
+        let asked = match &open.array {
+            Either::Threaded(array) => return Ok(array.clone().own_at_once()?),
+            Either::Inline(array) => {
+                let mut array = array.clone();
+                array.own_at_once()?;
+                Either::Inline(array)
+            }
+        };
+        // SAFETY: as above; no call on it is under way, since that would have been refused, and one
+        // thread makes them all.
+        unsafe { argument::place(array, "array")? }.array = asked;
+        Ok(())
+    })
 }
 
 /// Puts an element here, which everybody sends to after the next fence, not before. Where the
@@ -231,16 +269,7 @@ pub unsafe extern "C" fn trihop_array_push(
 ) -> trihop_status_t {
     // SAFETY: the header asks for null or an array that was not closed, and for `length` bytes that
     // nobody changes during the call.
-    unsafe {
-        with_item(array, item, length, |array, item| {
-            send(
-                array,
-                |array| array.push(key, item),
-                |array| array.push(key, item),
-                |outbox| outbox.push(key, item),
-            )
-        })
-    }
+    unsafe { with_item(array, item, length, |array, item| push(array, key, item)) }
 }
 
 /// As `trihop_array_push`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
@@ -266,6 +295,51 @@ pub unsafe extern "C" fn trihop_array_try_push(
             )
         })
     }
+}
+
+/// Sends `count` items of `length` bytes each, one after the other in memory, each to the element of
+/// the key in its place of `keys`. How many were taken goes to `sent`, which may be null: `count`
+/// unless the call fails. Otherwise as `trihop_array_push`.
+///
+/// Threads: any, and inside handlers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_array_push_many(
+    array: *const trihop_array_t,
+    keys: *const u64,
+    items: *const c_void,
+    length: usize,
+    count: usize,
+    sent: *mut usize,
+) -> trihop_status_t {
+    let push = |array: &trihop_array_t| {
+        let bytes = count.checked_mul(length).ok_or_else(|| {
+            Failure::argument(format!(
+                "{count} items of {length} bytes are more than memory can hold"
+            ))
+        })?;
+        // SAFETY: the header asks for `count` keys and items that nobody changes during the call.
+        let (keys, items) = unsafe {
+            (
+                argument::slice(keys, count, "keys")?,
+                argument::bytes(items, bytes, "items")?,
+            )
+        };
+        let mut taken = 0;
+        let mut push_one = |(at, &key): (usize, &u64)| {
+            let item = &items[at * length..(at + 1) * length];
+            Item::over(item, |item| push(array, key, item))?;
+            taken = at + 1;
+            Ok(())
+        };
+        let outcome = keys.iter().enumerate().try_for_each(&mut push_one);
+        if !sent.is_null() {
+            // SAFETY: not null, so the header asks for a place for a number.
+            *unsafe { argument::place(sent, "sent")? } = taken;
+        }
+        outcome
+    };
+    // SAFETY: the header asks for null or an array that was not closed.
+    unsafe { with(array, push) }
 }
 
 /// Sends an item to every element, each of which gets it once, also one that moves meanwhile. It
@@ -456,6 +530,24 @@ pub unsafe extern "C" fn trihop_array_begin_step_with(
         let options = unsafe { trihop_step_options_t::load(options)? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
         either!(&open.array, array => begin_step!(array.step_of(of)?, options, null()))
+    })
+}
+
+/// As `trihop_array_start_fence`, with a priority and with calls: what `at_start` pushes, the fence
+/// waits for, and `at_end` may start the next. `count` and `of` of its options are not used.
+///
+/// Threads: as `trihop_array_begin_step_with`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_array_start_fence_with(
+    array: *const trihop_array_t,
+    options: *const trihop_step_options_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or an array that was not closed.
+        let open = unsafe { argument::handle(array, "array")? };
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { trihop_step_options_t::load(options)? };
+        either!(&open.array, array => begin_step!(array.step_of(End::Fence)?, options, null()))
     })
 }
 

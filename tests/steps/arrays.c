@@ -217,6 +217,91 @@ static void wander(void)
     EQUAL(size == 1 ? late == 0 : late > 0, 1);
 }
 
+/* Items in one call, to elements that this rank owns in the call itself, and fences with calls. */
+
+struct sums {
+    trihop_array_t *array;
+    uint64_t heard, fences;
+};
+
+static void sum_up(void *context, const trihop_array_item_t *item)
+{
+    struct sums *sums = context;
+    *(uint64_t *)item->element += *(const uint32_t *)item->bytes;
+    sums->heard++;
+}
+
+static void push_to_all(void *context, const trihop_stream_t *none)
+{
+    struct sums *sums = context;
+    uint64_t keys[KEYS];
+    uint32_t items[KEYS];
+    size_t sent = 0;
+    (void)none;
+    for (uint64_t key = 0; key < KEYS; key++) {
+        keys[key] = key;
+        items[key] = 2;
+    }
+    OK(trihop_array_push_many(sums->array, keys, items, sizeof *items, KEYS, &sent));
+    EQUAL(sent, KEYS);
+}
+
+static void on_fence(void *context, const trihop_stream_t *none)
+{
+    struct sums *sums = context;
+    (void)none;
+    __atomic_add_fetch(&sums->fences, 1, __ATOMIC_RELEASE);
+}
+
+static void add_sum(void *context, uint64_t key, void *element)
+{
+    (void)key;
+    *(uint64_t *)context += *(const uint64_t *)element;
+}
+
+static void add_at_once(void)
+{
+    struct sums sums = {0};
+    trihop_array_calls_t calls = {sizeof calls, sum_up, .context = &sums, .element_bytes = sizeof(uint64_t)};
+    trihop_step_options_t options;
+    const uint64_t zero = 0, wrong_keys[2] = {0, 1};
+    const uint32_t one = 1, ones[2] = {1, 1};
+    uint64_t all = 0;
+    OK(trihop_array_open(job, "sums", NULL, &calls, &sums.array));
+    for (uint64_t key = rank; key < KEYS; key += size)
+        OK(trihop_array_insert(sums.array, key, &zero));
+    OK(trihop_array_fence(sums.array));
+    EQUAL(trihop_array_own_at_once(sums.array), is_inline ? TRIHOP_OK : TRIHOP_ERR_CONFIG);
+    if (is_inline) {
+        OK(trihop_array_push(sums.array, rank, &one, sizeof one));
+        EQUAL(sums.heard, 1);
+        OK(trihop_array_try_push(sums.array, rank + size, &one, sizeof one));
+        EQUAL(sums.heard, 2);
+    } else {
+        OK(trihop_array_push_many(sums.array, (uint64_t[]){rank, rank + size}, ones, sizeof one, 2, NULL));
+    }
+    EQUAL(trihop_array_push_many(sums.array, wrong_keys, ones, SIZE_MAX, 2, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_array_push_many(sums.array, NULL, ones, sizeof one, 2, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_array_push_many(sums.array, NULL, NULL, sizeof one, 0, NULL));
+    OK(trihop_step_options_init(&options, sizeof options));
+    options.at_start = push_to_all;
+    options.at_end = on_fence;
+    options.context = &sums;
+    for (uint64_t fence = 1; fence <= 3; fence++) {
+        OK(trihop_array_start_fence_with(sums.array, &options));
+        OK(trihop_array_wait(sums.array));
+        while (__atomic_load_n(&sums.fences, __ATOMIC_ACQUIRE) < fence) {
+            int moved; /* with threads it may come after the wait */
+            OK(trihop_poll(job, &moved));
+        }
+    }
+    EQUAL(trihop_array_start_fence_with(sums.array, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_array_each(sums.array, add_sum, &all));
+    OK(trihop_allreduce(job, TRIHOP_SUM, &all, 1));
+    EQUAL(all, (uint64_t)size * (2 + 3 * 2 * KEYS));
+    OK(trihop_array_close(sums.array));
+}
+
 /* Elements of the program's, of any length, with owners of its own. */
 
 struct list {
@@ -505,6 +590,7 @@ int main(int argc, char **argv)
         return lose();
     wander();
     carry();
+    add_at_once();
     send_across();
     refuse();
     if (rank == 0)

@@ -116,6 +116,82 @@ static void follow_steps(void)
     free(chain.heard);
 }
 
+/* Rounds and fences that follow each other in the same way. Of a round nothing is heard before its turn. */
+static void end_next(struct chain *chain, const trihop_stream_t *stream);
+
+static int32_t end_of(uint64_t number)
+{
+    return number % 3 == 2 ? TRIHOP_FENCE : TRIHOP_ROUND;
+}
+
+static void on_round_number(void *context, const trihop_message_t *items)
+{
+    const uint64_t *item = items->bytes;
+    struct chain *chain = context;
+
+    for (size_t at = 0; at < items->count; at++) {
+        if (item[at] > 0 && end_of(item[at] - 1) == TRIHOP_ROUND)
+            EQUAL(item[at], chain->ends);
+        chain->heard[item[at]]++;
+    }
+}
+
+static void push_number(void *context, const trihop_stream_t *stream)
+{
+    struct chain *chain = context;
+
+    for (uint32_t target = 0; target < size; target++)
+        OK(trihop_stream_push(stream, target, &chain->starts));
+    chain->starts++;
+}
+
+static void on_round_end(void *context, const trihop_stream_t *stream)
+{
+    struct chain *chain = context;
+    uint64_t over = chain->ends;
+
+    EQUAL(chain->heard[over], size);
+    EQUAL(chain->starts, over + 1);
+    EQUAL(trihop_stream_round(stream), TRIHOP_ERR_NESTED);
+    __atomic_store_n(&chain->ends, over + 1, __ATOMIC_RELEASE);
+    if (over + 1 < steps)
+        end_next(chain, stream);
+}
+
+static void end_next(struct chain *chain, const trihop_stream_t *stream)
+{
+    trihop_step_options_t options;
+
+    OK(trihop_step_options_init(&options, sizeof options));
+    options.at_start = push_number;
+    options.at_end = on_round_end;
+    options.context = chain;
+    OK(trihop_stream_start_with(stream, end_of(chain->starts), &options));
+}
+
+static void follow_rounds(void)
+{
+    struct chain chain = {0, 0, calloc(steps, sizeof(uint64_t))};
+    trihop_step_options_t options;
+    trihop_stream_t *stream;
+
+    OK(trihop_stream_open(job, "rounds", sizeof(uint64_t), NULL, on_round_number, &chain, &stream));
+    EQUAL(trihop_stream_start_with(stream, TRIHOP_ROUND, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_step_options_init(&options, sizeof options));
+    EQUAL(trihop_stream_start_with(stream, 2, &options), TRIHOP_ERR_INVALID_ARGUMENT);
+    end_next(&chain, stream);
+    while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps) {
+        int moved;
+        if (is_inline)
+            OK(trihop_poll(job, &moved));
+        else
+            sched_yield();
+    }
+    OK(trihop_stream_close(stream));
+    EQUAL(chain.starts, steps);
+    free(chain.heard);
+}
+
 /* What a rank sends to itself: how many, and how many were sent on. */
 struct own {
     trihop_stream_t *stream;
@@ -217,6 +293,7 @@ int main(int argc, char **argv)
     rank = trihop_rank(job);
     size = trihop_size(job);
     follow_steps();
+    follow_rounds();
     send_to_self();
     if (rank == 0)
         printf("%" PRIu32 " ranks, %" PRIu64 " steps\n", size, steps);

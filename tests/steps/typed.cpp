@@ -280,6 +280,71 @@ void chains(trihop::Job &job, bool is_inline) {
     }
 }
 
+/* Rounds and fences that start the next one when they are over. */
+void rounds(trihop::Job &job, bool is_inline) {
+    struct Thrown {};
+    constexpr std::uint64_t all = 60;
+    const std::uint32_t size = job.size();
+    std::vector<std::uint64_t> heard(all + 2);
+    std::uint64_t starts = 0, early = 0;
+    std::atomic<std::uint64_t> ends{0};
+    const auto end_of = [](std::uint64_t step) { return step % 3 == 2 ? trihop::End::Fence : trihop::End::Round; };
+    trihop::Stream<std::uint64_t> stream(job, "rounds", [&](std::uint64_t step) {
+        early += step > 0 && step < all && end_of(step - 1) == trihop::End::Round && step != ends;
+        heard[step]++;
+    });
+    std::function<void()> start = [&] {
+        trihop::StepOptions options;
+        options.at_start = [&] {
+            for (std::uint32_t target = 0; target < size; target++)
+                stream.push(target, starts);
+            starts++;
+        };
+        options.at_end = [&] {
+            EXPECT(heard[ends] == size);
+            ends++;
+            if (starts < all)
+                start();
+        };
+        stream.start(end_of(starts), options);
+    };
+    start();
+    while (ends < all) {
+        if (is_inline)
+            job.poll();
+        else
+            std::this_thread::yield();
+    }
+    EXPECT(early == 0);
+    stream.fence();
+    /* Without calls, and with one at the start that throws. */
+    stream.start(trihop::End::Round, {3, {}, {}});
+    EXPECT(refused([&] { stream.start(trihop::End::Round, {-1, [&] { starts++; }, [] {}}); }) == TRIHOP_ERR_MISUSE);
+    EXPECT(starts == all);
+    stream.wait();
+    bool was_thrown = false;
+    try {
+        stream.start(trihop::End::Round, {-1, [] { throw Thrown{}; }, {}});
+    } catch (const Thrown &) {
+        was_thrown = true;
+    }
+    EXPECT(was_thrown);
+    stream.wait();
+}
+
+void gathers(trihop::Job &job) {
+    std::vector<std::size_t> counts;
+    const std::vector<std::uint32_t> mine(job.rank(), job.rank());
+    const std::vector<std::uint32_t> all = job.allgatherv(mine, &counts);
+    std::size_t at = 0;
+    for (std::uint32_t rank = 0; rank < job.size(); rank++) {
+        EXPECT(counts[rank] == rank);
+        for (std::uint32_t times = 0; times < rank; times++)
+            EXPECT(all[at++] == rank);
+    }
+    EXPECT(at == all.size() && job.allgatherv(std::vector<double>()).empty());
+}
+
 /* A stream that an exception leaves calls its handler no more: what that refers to is gone. */
 void left_streams(trihop::Job &job) {
     struct Thrown {};
@@ -528,6 +593,28 @@ void arrays(trihop::Job &job) {
         EXPECT(key == (rank + size - 1) % size && edge.from == key && std::abs(edge.weight - 3.5) < 1e-9);
     });
     EXPECT(size == 1 || edges.late() <= 1);
+
+    /* Many in a call, and those of this rank in the call itself. */
+    const bool is_inline = refused([&] { edges.own_at_once(); }) == TRIHOP_OK;
+    const std::uint64_t owned = rank + size;
+    edges.insert(owned, Edge{0, 0, 0});
+    edges.fence();
+    const std::uint64_t to[2] = {owned, owned};
+    const Edge halves[2] = {Edge{0, 0, 0.5}, Edge{0, 0, 0.5}};
+    std::size_t sent = 0;
+    const auto weigh = [&] {
+        double weight = 0;
+        edges.each([&](std::uint64_t key, Edge &edge) { weight = key == owned ? edge.weight : weight; });
+        return weight;
+    };
+    edges.extend(to, halves, 2, &sent);
+    EXPECT(sent == 2 && (!is_inline || weigh() == 1.0));
+    std::atomic<int> fences{0};
+    edges.start_fence({-1, [&] { edges.push(owned, Edge{0, 0, 1}); }, [&] { fences++; }});
+    edges.wait();
+    while (fences == 0)
+        std::this_thread::yield();
+    EXPECT(weigh() == 2.0);
 }
 
 } // namespace
@@ -541,6 +628,8 @@ int main(int argc, char **argv) {
         long_items(job);
         exceptions(job);
         chains(job, is_inline);
+        rounds(job, is_inline);
+        gathers(job);
         left_streams(job);
         conveyors(job);
         if (is_inline)

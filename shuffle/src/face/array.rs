@@ -26,7 +26,7 @@ use super::shuffle::Shuffle;
 use super::step::StepBuilder;
 use crate::endpoint::Channel;
 use crate::engine::contribution::Contributors;
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::job::JobState;
@@ -151,6 +151,18 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         &self.codec
     }
 
+    /// What this rank pushes by this handle, and by those that are cloned from it later, to elements
+    /// whose owner it is, is handed to the handler in the push itself, where the element is here;
+    /// else it is sent on at once. Other ranks need not do the same. Order is kept, as
+    /// [`Stream::own_at_once`](crate::Stream::own_at_once) says, and so do broadcasts, which go the
+    /// usual way, and what is pushed inside of [`Array::with`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn own_at_once(&mut self) -> Result<()> {
+        self.handle.handle_own_at_once()
+    }
+
     /// Puts an element here. Everybody sends to it after the next fence, not before.
     ///
     /// # Errors
@@ -217,6 +229,9 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.elements.check_failure()?;
         let owner = self.owner_of(key)?;
         self.with_item(key, item, |bytes| {
+            if self.is_handled_at_once(owner, bytes, Pushes::Paced)? {
+                return Ok(());
+            }
             self.handle.send(
                 |out| out.try_send(owner, ITEM, bytes),
                 |out| out.send_or_spill(owner, ITEM, bytes),
@@ -232,6 +247,9 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.elements.check_failure()?;
         let owner = self.owner_of(key)?;
         self.with_item(key, item, |bytes| {
+            if self.is_handled_at_once(owner, bytes, Pushes::Unpaced)? {
+                return Ok(());
+            }
             self.handle.try_send(|out| out.try_send(owner, ITEM, bytes))
         })
     }
@@ -493,6 +511,15 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
             encode(&self.codec, item, bytes)?;
             send(bytes)
         })
+    }
+
+    /// Whether an item for an element that this rank owns was handled in the call itself.
+    #[inline]
+    fn is_handled_at_once(&self, owner: Rank, bytes: &[u8], pushes: Pushes) -> Result<bool> {
+        // Inside of `with` of another job's array, no handler gets its elements.
+        Ok(self.handle.is_at_once(owner)
+            && !in_use_here()
+            && (self.handle).is_handled_at_once(owner, ITEM, bytes, pushes)?)
     }
 
     /// Changes the table once the record that says so is on its way, whose bytes `tell` writes:

@@ -61,7 +61,7 @@ impl<S: Seating> Handle<S> {
     }
 
     #[inline(always)] // part of every send
-    pub(super) fn is_handled_at_once(
+    pub(crate) fn is_handled_at_once(
         &self,
         target: Rank,
         kind: u32,

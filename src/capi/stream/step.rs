@@ -1,8 +1,8 @@
-//! Steps with a priority, and with calls when they begin and are over.
+//! Steps with a priority, and with calls when they begin and are over, whichever way they end by.
 
 use std::ffi::c_void;
 
-use super::{trihop_contributors_t, trihop_stream_t};
+use super::{trihop_contributors_t, trihop_end_t, trihop_stream_t};
 use crate::capi::argument;
 use crate::capi::callback::Context;
 use crate::capi::seat::either;
@@ -27,8 +27,9 @@ pub struct trihop_step_options_t {
     /// `priority`; -1, as at first, for that. Ranks need not have the same.
     pub priority: i32,
     /// Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
-    /// contributors of this rank may push: what they push from now on counts in this step. Other
-    /// ranks may not have begun it, and need not have. Null for nothing.
+    /// contributors of this rank may push: what they push from now on counts in this step. Of a
+    /// round or a fence, it is called before that starts: what it pushes counts. Other ranks may not
+    /// have begun it, and need not have. Null for nothing.
     pub at_start: trihop_step_call_t,
     /// Called once, when the step is over for this rank, whoever asks for that or nobody: on an
     /// inline job inside of a call that makes progress, between two rounds of it; with threads on
@@ -147,5 +148,30 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
         let options = unsafe { trihop_step_options_t::load(options)? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
         either!(&open, open => begin_step!(open.step(of), options, stream))
+    })
+}
+
+/// As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
+/// it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
+/// before `at_end` has returned. `count` and `of` of its options are not used. Where it fails, nothing
+/// is called, unless `at_start` itself has started another end.
+///
+/// Threads: as `trihop_stream_begin_step_with`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_stream_start_with(
+    stream: *const trihop_stream_t,
+    end: i32,
+    options: *const trihop_step_options_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a stream that was not closed. A clone: what is called
+        // may change the stream's own.
+        let open = unsafe { argument::handle(stream, "stream")? }
+            .stream
+            .clone();
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { trihop_step_options_t::load(options)? };
+        let end = trihop_end_t::parse(end)?;
+        either!(&open, open => begin_step!(open.step(end), options, stream))
     })
 }

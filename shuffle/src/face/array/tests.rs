@@ -59,6 +59,70 @@ fn single() -> Options {
     }
 }
 
+#[test]
+fn what_a_rank_pushes_to_its_own_elements_is_handled_at_once_where_it_may_be() {
+    let job = Job::start(single()).unwrap();
+    let mut array: crate::Array<'_, u64, u64, Plain> = job
+        .array("at once", Plain)
+        .open(|key, sum: &mut u64, item: u64, outbox| {
+            *sum += item;
+            if item == 3 {
+                outbox.push(key, &2).unwrap();
+            }
+        })
+        .unwrap();
+    array.insert(7, 0).unwrap();
+    array.fence().unwrap();
+    let sum = |array: &crate::Array<'_, u64, u64, Plain>| array.with(|_, sum| *sum).unwrap()[0];
+    array.push(7, &1).unwrap();
+    assert_eq!(sum(&array), 0, "nobody has asked for that");
+    array.fence().unwrap();
+    array.own_at_once().unwrap();
+    array.push(7, &10).unwrap();
+    array.try_push(7, &10).unwrap();
+    array.extend([(7, &10)]).unwrap();
+    assert_eq!(sum(&array), 31);
+    // What is pushed while elements are in use comes later, and behind it so does all else.
+    array.with(|key, _| array.push(key, &100).unwrap()).unwrap();
+    assert_eq!(sum(&array), 31);
+    array.push(7, &100).unwrap();
+    assert_eq!(sum(&array), 31);
+    array.fence().unwrap();
+    assert_eq!(sum(&array), 231);
+    // What the handler pushes goes the usual way.
+    array.push(7, &3).unwrap();
+    assert_eq!(sum(&array), 234);
+    array.fence().unwrap();
+    assert_eq!(sum(&array), 236);
+    assert!(matches!(
+        array.step_of(End::Round).err(),
+        Some(Error::Misuse { .. })
+    ));
+    let step = array.step_of(End::Fence).unwrap();
+    let step = step.at_start(|array| array.push(7, &3).unwrap());
+    let started = step.begin().unwrap();
+    array.wait().unwrap();
+    drop(started);
+    assert_eq!(sum(&array), 241);
+    // Two jobs: no handler of the one gets elements while this thread has those of the other.
+    let other = Job::start(single()).unwrap();
+    let others = other.array::<u64, u64, _>("other", Plain);
+    let others = others.open(|_, _, _, _| {}).unwrap();
+    others.insert(0, 0).unwrap();
+    others.fence().unwrap();
+    others.with(|_, _| array.push(7, &1).unwrap()).unwrap();
+    array.fence().unwrap();
+    assert_eq!(sum(&array), 242);
+    other.shutdown().unwrap();
+    job.shutdown().unwrap();
+
+    let job = threaded::Job::start(single()).unwrap();
+    let array = job.array::<u64, u64, _>("threads", Plain);
+    let mut array = array.open(|_, _, _, _| {}).unwrap();
+    assert!(matches!(array.own_at_once(), Err(Error::Config { .. })));
+    job.shutdown().unwrap();
+}
+
 /// Elements move about while items, and news for all, are on their way to them.
 fn wander<S: Seat>(
     job: over::Job<S>,
