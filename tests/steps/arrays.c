@@ -280,6 +280,7 @@ static void add_at_once(void)
     } else {
         OK(trihop_array_push_many(sums.array, (uint64_t[]){rank, rank + size}, ones, sizeof one, 2, NULL));
     }
+    OK(trihop_barrier(job)); /* from here on others push too */
     EQUAL(trihop_array_push_many(sums.array, wrong_keys, ones, SIZE_MAX, 2, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
     EQUAL(trihop_array_push_many(sums.array, NULL, ones, sizeof one, 2, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
     OK(trihop_array_push_many(sums.array, NULL, NULL, sizeof one, 0, NULL));
