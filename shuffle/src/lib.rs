@@ -67,7 +67,7 @@ pub mod over {
     pub use crate::face::job::Job;
     pub use crate::face::reservation::Reservation;
     pub use crate::face::shuffle::{Shuffle, ShuffleBuilder};
-    pub use crate::face::step::{Step, StepBuilder};
+    pub use crate::face::step::{FenceOfAll, Step, StepBuilder};
     pub use crate::face::stream::{Stream, StreamBuilder};
     pub use crate::face::untyped::{Untyped, UntypedBuilder};
     pub use crate::threaded::Threaded;

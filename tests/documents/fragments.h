@@ -4,7 +4,11 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#include <functional>
+#include <map>
+#include <string>
 #include <trihop.hpp>
+#include <trihop/coded.hpp>
 #include <vector>
 
 struct Cell {

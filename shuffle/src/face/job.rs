@@ -11,6 +11,7 @@ use super::channel::ChannelsBuilder;
 use super::codec::Codec;
 use super::coded::CodedBuilder;
 use super::shuffle::ShuffleBuilder;
+use super::step::FenceOfAll;
 use super::stream::{Item, StreamBuilder};
 use super::untyped::UntypedBuilder;
 use crate::config::Options;
@@ -178,7 +179,17 @@ impl<S: Seat> Job<S> {
     /// [`crate::Error::Misuse`] while one is under way, or a step of a stream;
     /// [`crate::Error::Nested`] inside a handler.
     pub fn start_fence(&self) -> Result<()> {
-        self.collective("a fence of all streams", || seat::start_fence(&self.seat))
+        self.begin_fence().map(drop)
+    }
+
+    /// As [`Self::start_fence`], with its end as a future.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn begin_fence(&self) -> Result<FenceOfAll<S>> {
+        let number =
+            self.collective("a fence of all streams", || seat::start_fence(&self.seat))?;
+        Ok(FenceOfAll::new(self.seat.clone(), number))
     }
 
     /// One round of progress; true when the fence that was [started](Self::start_fence) is over

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::error::Result;
-use crate::seat::{Handle, Inline, Seat};
+use crate::seat::{self, Handle, Inline, Seat};
 use crate::terminate::End;
 
 /// What is called when a step begins.
@@ -159,6 +159,35 @@ impl<S: Seat> Future for Step<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         match self.handle.test_or_wake(self.number, context.waker()) {
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+/// The end of a fence of all streams that [`Job::begin_fence`](crate::Job::begin_fence) has begun, as
+/// a future: as a [`Step`].
+pub struct FenceOfAll<S: Seat> {
+    seat: S,
+    number: u64,
+}
+
+impl<S: Seat> FenceOfAll<S> {
+    /// Of the fence with this number, which is under way.
+    pub(crate) fn new(seat: S, number: u64) -> Self {
+        Self { seat, number }
+    }
+}
+
+impl<S: Seat> Unpin for FenceOfAll<S> {}
+
+impl<S: Seat> Future for FenceOfAll<S> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let test = || seat::test_fence_or_wake(&self.seat, self.number, context.waker());
+        match self.seat.one_at_a_time(None, "a fence that is awaited", test) {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),

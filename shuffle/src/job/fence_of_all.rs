@@ -1,6 +1,7 @@
 //! The fence of all streams of a job.
 
 use std::fmt::Display;
+use std::task::Waker;
 
 use super::{JobState, Way};
 use crate::endpoint::Engine;
@@ -12,6 +13,10 @@ pub(super) struct FenceOfAll {
     way: Way,
     fence: Fence,
     is_over: bool,
+    /// Of all that this rank has begun.
+    number: u64,
+    /// Is woken once it is over.
+    pub(super) waker: Option<Waker>,
 }
 
 impl FenceOfAll {
@@ -23,32 +28,47 @@ impl FenceOfAll {
 }
 
 impl JobState {
-    /// Begins a fence of all streams. A call that waits goes on with one that gave way.
+    /// Begins a fence of all streams; its number. A call that waits goes on with one that gave way.
     ///
     /// # Errors
     /// [`Error::Misuse`] while one is started, or the end of a step of a stream is.
-    pub fn begin_fence(&mut self, way: Way) -> Result<()> {
+    pub fn begin_fence(&mut self, way: Way) -> Result<u64> {
         let what = "a fence of all streams";
         self.check_not_fencing(&what)?;
         self.engine
             .open_streams()
             .try_for_each(|(_, out)| out.check_no_step(what))?;
         match &self.parked.of_all {
-            Some(_) if way == Way::Waited => return Ok(()),
+            Some(fence) if way == Way::Waited => return Ok(fence.number),
             Some(_) => {
                 let why = format!("{what} gave way to deliveries: call it again until it is over");
                 return Err(Error::misuse("job", why));
             }
             None => {}
         }
+        self.parked.begun += 1;
         let mut begun = FenceOfAll {
             way,
             fence: Fence::default(),
             is_over: false,
+            number: self.parked.begun,
+            waker: None,
         };
         begun.poll(&mut self.engine);
         self.parked.of_all = Some(begun);
-        Ok(())
+        Ok(self.parked.begun)
+    }
+
+    /// Whether the fence with this number is under way.
+    pub fn is_fencing(&self, number: u64) -> bool {
+        let fence = self.parked.of_all.as_ref();
+        fence.is_some_and(|fence| fence.number == number)
+    }
+
+    /// Has this woken when the fence of all streams is over; the waker that had waited for it.
+    pub fn wake_at_fence(&mut self, waker: &Waker) -> Option<Waker> {
+        let fence = self.parked.of_all.as_mut()?;
+        fence.waker.replace(waker.clone())
     }
 
     /// Whether the fence of all streams is over; that is said once.
@@ -62,6 +82,7 @@ impl JobState {
         };
         let is_over = fence.poll(&mut self.engine);
         if is_over {
+            self.parked.woken.extend(fence.waker.take());
             self.parked.of_all = None;
         }
         Ok(is_over)

@@ -122,13 +122,13 @@ pub(crate) type Awaited = (usize, u32, u64);
 pub(crate) struct Parked {
     endings: Vec<UnderWay>,
     /// Ends that were begun.
-    begun: u64,
+    pub(super) begun: u64,
     /// Those of each place of a stream.
     begun_on: Vec<u64>,
     /// Those who wait for something else than an end, and hear of a failure: by what they wait for.
     hearers: Vec<(Awaited, Waker)>,
     /// To be woken by somebody who does not use the state.
-    woken: Vec<Waker>,
+    pub(super) woken: Vec<Waker>,
     /// Numbers of the steps whose calls at the end are due.
     due: VecDeque<u64>,
     /// Rounds that are over and whose call at the end has not returned, by the numbers of their ends:
@@ -148,8 +148,10 @@ impl Parked {
     /// Goes on with all that is under way, whoever waits for it.
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) {
-        if let Some(fence) = &mut self.of_all {
-            fence.poll(engine);
+        if let Some(fence) = &mut self.of_all
+            && fence.poll(engine)
+        {
+            self.woken.extend(fence.waker.take());
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
@@ -207,6 +209,8 @@ impl Parked {
         let all = self.endings.iter_mut();
         let wakers = all.filter_map(|under_way| under_way.waker.take());
         self.woken.extend(wakers);
+        let of_all = self.of_all.as_mut();
+        self.woken.extend(of_all.and_then(|fence| fence.waker.take()));
         let hearers = self.hearers.drain(..).map(|(_, waker)| waker);
         self.woken.extend(hearers);
     }

@@ -1,5 +1,7 @@
 //! Calls in which all ranks take part.
 
+use std::task::Waker;
+
 use super::Seating;
 use super::calls::check_undelivered;
 use crate::endpoint::Channel;
@@ -36,8 +38,8 @@ pub(crate) fn fence(seat: &impl Seating) -> Result<()> {
     wait_for_fence(seat)
 }
 
-/// See [`crate::Job::start_fence`].
-pub(crate) fn start_fence(seat: &impl Seating) -> Result<()> {
+/// See [`crate::Job::start_fence`]; its number.
+pub(crate) fn start_fence(seat: &impl Seating) -> Result<u64> {
     seat.with("a fence of all streams", |job| {
         job.begin_fence(Way::Started)
     })
@@ -55,6 +57,32 @@ pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
         // Who asks in a loop lets others run, of whom there may be more than cores.
         false => std::thread::yield_now(),
     }
+    Ok(is_over)
+}
+
+/// As [`test_fence`], of the fence with this number, which is over too where somebody else has heard
+/// so; where it is not over, `waker` is woken when it may be.
+pub(crate) fn test_fence_or_wake<S: Seating>(
+    seat: &S,
+    number: u64,
+    waker: &Waker,
+) -> Result<bool> {
+    let what = "a fence that is awaited";
+    if !seat.with(what, |job| Ok(job.is_fencing(number)))? || test_fence(seat)? {
+        return Ok(true);
+    }
+    if !S::MOVES_ALONE {
+        // Nothing moves here but in calls: so be asked again.
+        waker.wake_by_ref();
+        return Ok(false);
+    }
+    // It may have ended in between: nobody was woken.
+    let (before, is_over) = seat.with(what, |job| match job.is_fencing(number) {
+        true => Ok((job.wake_at_fence(waker), job.is_fence_over()?)),
+        false => Ok((None, true)),
+    })?;
+    // The old one goes without the state in use: it may own anything.
+    drop(before);
     Ok(is_over)
 }
 

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -261,6 +262,56 @@ fn a_step_is_awaited_and_misuse_is_told() {
     stream.begin_step(Contributors::All(1)).unwrap();
     let failed = stream.done(2).and_then(|()| stream.wait());
     assert!(matches!(failed, Err(Error::Mismatch { .. })), "{failed:?}");
+}
+
+#[test]
+fn a_fence_of_all_streams_is_awaited() {
+    let job = Job::start(single()).unwrap();
+    let heard = Cell::new(0);
+    let stream = job.stream::<u64>("inline").handler(|_, items, outbox| {
+        for &item in items {
+            heard.set(heard.get() + 1);
+            if item > 0 {
+                outbox.push(Rank(0), item - 1).unwrap();
+            }
+        }
+    });
+    let stream = stream.open().unwrap();
+    for fence in 1..50 {
+        stream.push(Rank(0), 9).unwrap();
+        let ended = job.begin_fence().unwrap();
+        assert!(matches!(job.begin_fence().err(), Some(Error::Misuse { .. })));
+        block_on(ended).0.unwrap();
+        assert_eq!(heard.get(), 10 * fence);
+    }
+    // One that is over is so for whoever asks late.
+    let late = job.begin_fence().unwrap();
+    job.wait_fence().unwrap();
+    job.start_fence().unwrap();
+    block_on(late).0.unwrap();
+    job.wait_fence().unwrap();
+    job.shutdown().unwrap();
+
+    let job = crate::threaded::Job::start(single()).unwrap();
+    let heard = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&heard);
+    let stream = job.stream::<u64>("threads").handler(move |_, items, stream| {
+        for &item in items {
+            counting.fetch_add(1, Ordering::Relaxed);
+            if item > 0 {
+                stream.push(Rank(0), item - 1).unwrap();
+            }
+        }
+    });
+    let stream = stream.open().unwrap();
+    for fence in 1..200 {
+        stream.push(Rank(0), 9).unwrap();
+        let (over, polls) = block_on(job.begin_fence().unwrap());
+        over.unwrap();
+        assert!(polls < 100, "polled {polls} times");
+        assert_eq!(heard.load(Ordering::Relaxed), 10 * fence);
+    }
+    job.shutdown().unwrap();
 }
 
 #[test]
