@@ -187,8 +187,7 @@ impl<S: Seat> Job<S> {
     /// # Errors
     /// As that.
     pub fn begin_fence(&self) -> Result<FenceOfAll<S>> {
-        let number =
-            self.collective("a fence of all streams", || seat::start_fence(&self.seat))?;
+        let number = self.collective("a fence of all streams", || seat::start_fence(&self.seat))?;
         Ok(FenceOfAll::new(self.seat.clone(), number))
     }
 

@@ -187,7 +187,10 @@ impl<S: Seat> Future for FenceOfAll<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let test = || seat::test_fence_or_wake(&self.seat, self.number, context.waker());
-        match self.seat.one_at_a_time(None, "a fence that is awaited", test) {
+        match self
+            .seat
+            .one_at_a_time(None, "a fence that is awaited", test)
+        {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),

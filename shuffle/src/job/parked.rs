@@ -210,7 +210,8 @@ impl Parked {
         let wakers = all.filter_map(|under_way| under_way.waker.take());
         self.woken.extend(wakers);
         let of_all = self.of_all.as_mut();
-        self.woken.extend(of_all.and_then(|fence| fence.waker.take()));
+        self.woken
+            .extend(of_all.and_then(|fence| fence.waker.take()));
         let hearers = self.hearers.drain(..).map(|(_, waker)| waker);
         self.woken.extend(hearers);
     }

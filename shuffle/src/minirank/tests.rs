@@ -87,7 +87,8 @@ fn mini_ranks_go_by_a_route_of_the_program() {
                     }
                     stream.broadcast(1000, BroadcastTo::Others).unwrap();
                     stream.fence().unwrap();
-                    let sources = |from: u32| (0..from).map(|rank| u64::from(rank + 1)).sum::<u64>();
+                    let sources =
+                        |from: u32| (0..from).map(|rank| u64::from(rank + 1)).sum::<u64>();
                     let own = u64::from(job.rank().0 + 1);
                     let all = sources(job.size());
                     assert_eq!(sum.get(), all * (299 * 300 / 2) + (all - own) * 1000);

@@ -8,8 +8,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -280,7 +279,10 @@ fn a_fence_of_all_streams_is_awaited() {
     for fence in 1..50 {
         stream.push(Rank(0), 9).unwrap();
         let ended = job.begin_fence().unwrap();
-        assert!(matches!(job.begin_fence().err(), Some(Error::Misuse { .. })));
+        assert!(matches!(
+            job.begin_fence().err(),
+            Some(Error::Misuse { .. })
+        ));
         block_on(ended).0.unwrap();
         assert_eq!(heard.get(), 10 * fence);
     }
@@ -293,23 +295,25 @@ fn a_fence_of_all_streams_is_awaited() {
     job.shutdown().unwrap();
 
     let job = crate::threaded::Job::start(single()).unwrap();
-    let heard = Arc::new(AtomicU64::new(0));
+    let heard = Arc::new(Mutex::new(0));
     let counting = Arc::clone(&heard);
-    let stream = job.stream::<u64>("threads").handler(move |_, items, stream| {
-        for &item in items {
-            counting.fetch_add(1, Ordering::Relaxed);
-            if item > 0 {
-                stream.push(Rank(0), item - 1).unwrap();
+    let stream = job
+        .stream::<u64>("threads")
+        .handler(move |_, items, stream| {
+            for &item in items {
+                *counting.lock().unwrap() += 1;
+                if item > 0 {
+                    stream.push(Rank(0), item - 1).unwrap();
+                }
             }
-        }
-    });
+        });
     let stream = stream.open().unwrap();
     for fence in 1..200 {
         stream.push(Rank(0), 9).unwrap();
         let (over, polls) = block_on(job.begin_fence().unwrap());
         over.unwrap();
         assert!(polls < 100, "polled {polls} times");
-        assert_eq!(heard.load(Ordering::Relaxed), 10 * fence);
+        assert_eq!(*heard.lock().unwrap(), 10 * fence);
     }
     job.shutdown().unwrap();
 }
