@@ -529,7 +529,9 @@ pub unsafe extern "C" fn trihop_array_begin_step_with(
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { trihop_step_options_t::load(options)? };
         let of = trihop_contributors_t::parse(options.of, options.count)?;
-        either!(&open.array, array => begin_step!(array.step_of(of)?, options, null()))
+        // A clone: what is called may change the array's own.
+        let open = open.array.clone();
+        either!(&open, array => begin_step!(array.step_of(of)?, options, null()))
     })
 }
 
@@ -547,7 +549,8 @@ pub unsafe extern "C" fn trihop_array_start_fence_with(
         let open = unsafe { argument::handle(array, "array")? };
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { trihop_step_options_t::load(options)? };
-        either!(&open.array, array => begin_step!(array.step_of(End::Fence)?, options, null()))
+        let open = open.array.clone();
+        either!(&open, array => begin_step!(array.step_of(End::Fence)?, options, null()))
     })
 }
 

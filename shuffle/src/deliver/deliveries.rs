@@ -107,12 +107,13 @@ impl Deliveries {
         })
     }
 
-    /// Has the delivery thread make a call, before what waits for handlers.
-    pub fn call(&self, call: Call) {
-        self.0.with(|slots| {
+    /// Has the delivery thread make a call, before what waits for handlers; false where it has ended,
+    /// or is about to.
+    pub fn call(&self, call: Call) -> bool {
+        self.0.post(|slots| {
             slots.calls.push_back(call);
-            ((), Content::Enough)
-        });
+            Content::Enough
+        })
     }
 
     /// The delivery thread: sleeps until there is something to do, and takes what it is done with;

@@ -92,24 +92,20 @@ impl<'s, F: Clone, S: Seat> StepBuilder<'s, F, S> {
     /// [`Stream::start`](crate::Stream::start).
     ///
     /// # Errors
-    /// As those, with nothing called; no thread is to be had for the call at the end. Where the call
-    /// at the start has begun another step, or ended the job, that was called.
+    /// As those, with nothing called; no thread is to be had for the call at the end. Where a round
+    /// or fence could start, and another end has begun during its call at the start, or the job has
+    /// failed, that was called.
     pub fn begin(self) -> Result<Step<S>> {
         let (end, handle) = (self.end, &self.handle);
-        let call = || self.at_start.into_iter().for_each(|call| call(&self.face));
-        let start = || handle.start_with(end, self.priority, self.at_end);
-        let number = match end {
-            End::Completion(_) => {
-                let number = start()?;
-                call();
-                number
-            }
-            End::Round | End::Fence => {
-                handle.check_may_start(end)?;
-                call();
-                start()?
-            }
+        let call = self.at_start.map(|call| || call(&self.face));
+        let (before, behind) = match end {
+            End::Completion(_) => (None, call),
+            End::Round | End::Fence => (call, None),
         };
+        let number = handle.start_with(end, self.priority, self.at_end, before)?;
+        if let Some(call) = behind {
+            call();
+        }
         Ok(Step::new(self.handle, number))
     }
 }
@@ -125,7 +121,9 @@ impl<'h, F: Clone + 'h> StepBuilder<'_, F, Inline<'h>> {
     /// a handler does.
     ///
     /// The step is over before it is called: the stream takes sends again, and others may be in
-    /// the next step already. [`wait`](crate::Stream::wait) and [`test`](crate::Stream::test) say
+    /// the next step already. What they send behind a round is not handled, nor sent on here, until
+    /// the call has returned or begins the next end: there is the place to make handlers ready for
+    /// it. [`wait`](crate::Stream::wait) and [`test`](crate::Stream::test) say
     /// so too, once, unless another step has begun meanwhile. A job that fails before does not
     /// make the call.
     pub fn at_end(self, call: impl FnOnce(&F) + 'h) -> Self {
@@ -186,11 +184,7 @@ impl<S: Seat> Future for FenceOfAll<S> {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let test = || seat::test_fence_or_wake(&self.seat, self.number, context.waker());
-        match self
-            .seat
-            .one_at_a_time(None, "a fence that is awaited", test)
-        {
+        match seat::test_fence_or_wake(&self.seat, self.number, context.waker()) {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),

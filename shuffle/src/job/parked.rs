@@ -84,6 +84,15 @@ enum AtEnd {
     Told,
 }
 
+/// A step that is over and whose call at the end has not returned: the stream is not shut down
+/// before.
+struct Told {
+    id: StreamId,
+    number: u64,
+    /// It was a round, and nothing of the next one is delivered before.
+    holds: bool,
+}
+
 struct UnderWay {
     id: StreamId,
     way: Way,
@@ -131,9 +140,8 @@ pub(crate) struct Parked {
     pub(super) woken: Vec<Waker>,
     /// Numbers of the steps whose calls at the end are due.
     due: VecDeque<u64>,
-    /// Rounds that are over and whose call at the end has not returned, by the numbers of their ends:
-    /// nothing of the next round is delivered before.
-    held: Vec<(u64, StreamId)>,
+    /// Steps that are over and whose call at the end has not returned.
+    told: Vec<Told>,
     barriers: HashMap<usize, Ticket>,
     pub(super) of_all: Option<FenceOfAll>,
 }
@@ -163,9 +171,11 @@ impl Parked {
             if under_way.at_end == AtEnd::Waits && end_step(engine, under_way.id).is_ok() {
                 under_way.at_end = AtEnd::Told;
                 self.due.push_back(under_way.number);
-                if under_way.ending.end() == End::Round {
-                    self.held.push((under_way.number, under_way.id));
-                }
+                self.told.push(Told {
+                    id: under_way.id,
+                    number: under_way.number,
+                    holds: under_way.ending.end() == End::Round,
+                });
             }
         }
     }
@@ -276,7 +286,7 @@ impl Parked {
         for mut gone in self.endings.extract_if(.., |of| of.id.stream == stream) {
             self.woken.extend(gone.waker.take());
         }
-        self.held.retain(|(_, of)| of.stream != stream);
+        self.told.retain(|told| told.id.stream != stream);
         self.barriers.remove(&stream);
     }
 
@@ -298,17 +308,12 @@ impl JobState {
         }
         let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
         self.parked.endings.retain(|of| !is_told(of));
-        // The call at the end of the round before has begun this one, or somebody else has.
-        let held = &mut self.parked.held;
-        if let Some(at) = held.iter().position(|(_, of)| *of == id) {
-            held.swap_remove(at);
-            self.end_round(id)?;
-        }
         let (_, out, _) = self.engine.stream_mut(id)?;
         out.set_ending(way == Way::Started);
         let begun = Ending::new(end, &mut self.engine, id);
-        if begun.is_err() {
-            self.engine.stream_mut(id)?.1.end_step();
+        match begun.is_ok() {
+            true => self.let_go(id)?,
+            false => self.engine.stream_mut(id)?.1.end_step(),
         }
         let mut under_way = UnderWay {
             id,
@@ -405,12 +410,39 @@ impl JobState {
 
     /// What is called at the end of the step with this number has returned.
     pub fn was_called(&mut self, number: u64) {
-        let held = &mut self.parked.held;
-        if let Some(at) = held.iter().position(|(of, _)| *of == number) {
-            let (_, id) = held.swap_remove(at);
-            // A stream that is gone has no rounds.
-            let _ = self.end_round(id);
+        let told = &mut self.parked.told;
+        if let Some(at) = told.iter().position(|told| told.number == number) {
+            let told = told.swap_remove(at);
+            if told.holds {
+                // A stream that is gone has no rounds.
+                let _ = self.end_round(told.id);
+            }
         }
+    }
+
+    /// The next step of the stream begins: what belongs to it is delivered, though the call at the
+    /// end of the round before, which may have begun it, has not returned.
+    pub fn let_go(&mut self, id: StreamId) -> Result<()> {
+        let mut told = self.parked.told.iter_mut();
+        match told.find(|told| told.id == id && told.holds) {
+            Some(held) => {
+                held.holds = false;
+                self.end_round(id)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all that was started on a stream is over, with the calls at the ends, and nothing is
+    /// left but a fence that gave way.
+    ///
+    /// # Errors
+    /// A stream that is gone.
+    pub fn has_ended(&mut self, id: StreamId) -> Result<bool> {
+        if self.parked.must_end(id.stream) && !self.is_over(id)? {
+            return Ok(false);
+        }
+        Ok(self.parked.told.iter().all(|told| told.id != id))
     }
 
     /// The program has heard that a round is over: what belongs to the next one is delivered.

@@ -314,17 +314,17 @@ impl<S: Seating> Handle<S> {
     pub(crate) fn shut_down(&self) -> Result<()> {
         let what = "shutting down";
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
-            // What was started is over before, and so is what that has begun at its end.
-            loop {
-                self.with_out(what, |out| out.check_contributed())?;
-                let must_end = self
-                    .seat
-                    .with(what, |job| Ok(job.parked.must_end(self.id.stream)))?;
-                match self.under_way(what)? {
-                    Some((end, number)) if must_end => self.wait_alone(end, number)?,
-                    _ => break,
+            self.with_out(what, |_| Ok(()))?;
+            // What was started is over before, and so is what is called at its end, and has begun.
+            self.seat.wait(what, |job| {
+                job.engine.out(self.id)?.check_contributed()?;
+                if job.has_ended(self.id)? {
+                    return Ok(Some(()));
                 }
-            }
+                let (state, _) = job.engine.stream(self.id)?;
+                check_undelivered(state)?;
+                Ok(None)
+            })?;
             self.end_alone(End::Fence)?;
             self.seat.with(what, |job| {
                 let (state, out, _) = job.engine.stream_mut(self.id)?;

@@ -64,15 +64,18 @@ pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
 /// so; where it is not over, `waker` is woken when it may be.
 pub(crate) fn test_fence_or_wake<S: Seating>(seat: &S, number: u64, waker: &Waker) -> Result<bool> {
     let what = "a fence that is awaited";
-    if !seat.with(what, |job| Ok(job.is_fencing(number)))? || test_fence(seat)? {
+    if !seat.with(what, |job| Ok(job.is_fencing(number)))? {
         return Ok(true);
     }
     if !S::MOVES_ALONE {
-        // Nothing moves here but in calls: so be asked again.
-        waker.wake_by_ref();
-        return Ok(false);
+        let is_over = seat.one_at_a_time(None, what, || test_fence(seat))?;
+        if !is_over {
+            // Nothing moves here but in calls: so be asked again.
+            waker.wake_by_ref();
+        }
+        return Ok(is_over);
     }
-    // It may have ended in between: nobody was woken.
+    // Nobody waits here for who is in another collective call. It may have ended in between.
     let (before, is_over) = seat.with(what, |job| match job.is_fencing(number) {
         true => Ok((job.wake_at_fence(waker), job.is_fence_over()?)),
         false => Ok((None, true)),

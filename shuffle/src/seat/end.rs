@@ -101,10 +101,8 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     let Some((before, untaken)) = begun else {
         return Ok(());
     };
-    // What was started is over before.
-    if seat.with(what, |job| Ok(job.parked.must_end(id.stream)))? {
-        seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
-    }
+    // What was started is over before, and so is what is called at its end.
+    seat.wait(what, |job| Ok(job.has_ended(id)?.then_some(())))?;
     seat.with(what, |job| job.begin_end(id, End::Fence, Way::Waited))?;
     seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     seat.with(what, |job| {

@@ -183,15 +183,14 @@ impl<'h> Inline<'h> {
             return;
         }
         while let Some(number) = self.look(|state| state.parked.take_due()).flatten() {
-            let Some((name, call)) = ends.take(number) else {
-                continue;
-            };
-            ends.set_calling(true);
-            let called = catch_unwind(AssertUnwindSafe(call));
-            ends.set_calling(false);
-            if let Err(panic) = called {
-                self.look(|state| state.fail(Error::handler(&name, &*panic)));
-                resume_unwind(panic);
+            if let Some((name, call)) = ends.take(number) {
+                ends.set_calling(true);
+                let called = catch_unwind(AssertUnwindSafe(call));
+                ends.set_calling(false);
+                if let Err(panic) = called {
+                    self.look(|state| state.fail(Error::handler(&name, &*panic)));
+                    resume_unwind(panic);
+                }
             }
             self.look(|state| state.was_called(number));
         }

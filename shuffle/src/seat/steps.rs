@@ -54,34 +54,32 @@ impl<S: Seating> Handle<S> {
 
     /// Ends a step, without waiting; the number of that end.
     pub(crate) fn start(&self, end: End) -> Result<u64> {
-        self.start_with(end, None, None)
+        self.start_with(end, None, None, None::<fn()>)
     }
 
-    /// Whether an end may be started now.
-    ///
-    /// # Errors
-    /// As [`Handle::start`].
-    pub(crate) fn check_may_start(&self, end: End) -> Result<()> {
-        if !self.seat.is_at_end() {
-            self.seat.may_wait(end_call(end))?;
-        }
-        self.seat.with(end_call(end), |job| {
-            let (state, out) = job.engine.stream(self.id)?;
-            check_open(state, out)?;
-            job.check_may_end(self.id, end, Way::Started).map(drop)
-        })
-    }
-
-    /// As [`Handle::start`], with a priority of the stream until it is over, and with what is
-    /// called then.
+    /// As [`Handle::start`], with a priority of the stream until it is over, with what is called
+    /// before it starts, once it may, and with what is called when it is over.
     pub(crate) fn start_with(
         &self,
         end: End,
         priority: Option<u8>,
         at_end: Option<S::AtEnd>,
+        before: Option<impl FnOnce()>,
     ) -> Result<u64> {
         let keep = at_end.map(|call| self.seat.keep_at_end(&self.of, &self.name, call));
         let keep = keep.transpose()?;
+        if let Some(before) = before {
+            let may_start = || {
+                self.seat.with(end_call(end), |job| {
+                    let (state, out) = job.engine.stream(self.id)?;
+                    check_open(state, out)?;
+                    job.check_may_end(self.id, end, Way::Started)?;
+                    job.let_go(self.id)
+                })
+            };
+            self.in_turn(end, may_start)?;
+            before();
+        }
         let start = || {
             self.begin_by(end, |job| {
                 let number = job.start_end(self.id, end, priority, keep.is_some())?;
@@ -89,12 +87,15 @@ impl<S: Seating> Handle<S> {
                 Ok(number)
             })
         };
+        self.in_turn(end, start)
+    }
+
+    /// Makes a call that starts an end while nobody else ends a step of the stream.
+    fn in_turn<R>(&self, end: End, call: impl FnOnce() -> Result<R>) -> Result<R> {
         match self.seat.is_at_end() {
             // Nothing is waited for, and who waits for the step that is over may be in the way.
-            true => start(),
-            false => self
-                .seat
-                .one_at_a_time(Some(&self.of), end_call(end), start),
+            true => call(),
+            false => (self.seat).one_at_a_time(Some(&self.of), end_call(end), call),
         }
     }
 

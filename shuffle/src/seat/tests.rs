@@ -315,7 +315,20 @@ fn a_fence_of_all_streams_is_awaited() {
         assert!(polls < 100, "polled {polls} times");
         assert_eq!(*heard.lock().unwrap(), 10 * fence);
     }
-    job.shutdown().unwrap();
+    // Who awaits it hears of a failure: the handler has not come to its end, and so the fence.
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    let held = job.stream::<u64>("held").handler(move |_, _, _| {
+        let _ = goes.recv_timeout(Duration::from_secs(120));
+        panic!("on purpose");
+    });
+    let held = held.open().unwrap();
+    held.push(Rank(0), 1).unwrap();
+    let ended = job.begin_fence().unwrap();
+    let awaits = thread::spawn(move || block_on(ended).0);
+    thread::yield_now();
+    go.send(()).unwrap();
+    assert!(matches!(awaits.join().unwrap(), Err(Error::Handler { .. })));
+    drop(job);
 }
 
 #[test]

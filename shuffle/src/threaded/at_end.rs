@@ -61,12 +61,10 @@ impl AtEnds {
         self.lock().insert(number, (thread, call));
     }
 
-    /// The step is over: its thread makes the call.
-    pub fn hand_over(&self, number: u64) {
+    /// The step is over: its thread makes the call; false where nobody makes it any more.
+    pub fn hand_over(&self, number: u64) -> bool {
         let kept = self.lock().remove(&number);
-        if let Some((thread, call)) = kept {
-            thread.call(call);
-        }
+        kept.is_some_and(|(thread, call)| thread.call(call))
     }
 
     /// None is made any more.

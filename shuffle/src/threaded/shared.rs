@@ -246,7 +246,9 @@ impl SharedEngine {
         match turn.job.progress(&mut NoHandlers) {
             Ok(worked) => {
                 while let Some(number) = turn.job.parked.take_due() {
-                    self.at_ends.hand_over(number);
+                    if !self.at_ends.hand_over(number) {
+                        turn.job.was_called(number);
+                    }
                 }
                 Ok(worked)
             }
@@ -259,7 +261,9 @@ impl SharedEngine {
 
     /// What is called at the end of the step with this number has returned.
     pub fn was_called(&self, number: u64) {
-        self.take().job.was_called(number);
+        let mut turn = self.take();
+        turn.job.was_called(number);
+        turn.wake_all(); // who shuts the stream down waits for it
     }
 
     /// What calls fail with from now on, where nothing has before.

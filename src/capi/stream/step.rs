@@ -153,8 +153,9 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
 
 /// As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
 /// it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
-/// before `at_end` has returned. `count` and `of` of its options are not used. Where it fails, nothing
-/// is called, unless `at_start` itself has started another end.
+/// before `at_end` has returned or starts the next end. `count` and `of` of its options are not used.
+/// Where it fails, nothing is called, unless another end has begun during `at_start`, or the job has
+/// failed.
 ///
 /// Threads: as `trihop_stream_begin_step_with`.
 #[unsafe(no_mangle)]

@@ -66,6 +66,23 @@ impl<Q> Mailbox<Q> {
     pub fn with<R>(&self, change: impl FnOnce(&mut Q) -> (R, Content)) -> R {
         let mut state = self.lock();
         let (result, content) = change(&mut state.queue);
+        self.tell(state, content);
+        result
+    }
+
+    /// As [`Mailbox::with`], unless the mailbox is closed: whether it was not.
+    pub fn post(&self, change: impl FnOnce(&mut Q) -> Content) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return false;
+        }
+        let content = change(&mut state.queue);
+        self.tell(state, content);
+        true
+    }
+
+    /// Wakes the reader where this is in the queue now.
+    fn tell(&self, mut state: MutexGuard<'_, State<Q>>, content: Content) {
         let wakes = match content {
             Content::Nothing => false,
             Content::Something => state.reader == Reader::Sleeps,
@@ -76,7 +93,6 @@ impl<Q> Mailbox<Q> {
             drop(state);
             self.news.notify_one();
         }
-        result
     }
 
     /// The reader: sleeps until `take` takes something; `None` once the mailbox is closed and

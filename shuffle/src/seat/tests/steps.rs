@@ -507,6 +507,156 @@ fn ranks_go_from_round_to_fence_by_calls_at_their_ends() {
     }
 }
 
+/// Rank 1 sends behind a round that rank 0 ends by a call, and which no other end follows there.
+fn hears_what_follows(rank: u32, heard: &AtomicU64, mut progress: impl FnMut()) {
+    let begun = std::time::Instant::now();
+    while rank == 0 && heard.load(Ordering::Relaxed) == 0 {
+        assert!(
+            begun.elapsed() < LONG,
+            "what follows a round is held for ever"
+        );
+        progress();
+    }
+}
+
+fn follow_inline(rank: u32, bootstrap: Custom) -> Result<u64> {
+    let (heard, ended) = (AtomicU64::new(0), Cell::new(false));
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let stream = job
+        .stream::<u64>("follow")
+        .handler(|_, _, _| {
+            assert!(ended.get(), "an item of the next round");
+            heard.fetch_add(1, Ordering::Relaxed);
+        })
+        .open()?;
+    drop(
+        stream
+            .step(End::Round)
+            .at_end(|_| ended.set(true))
+            .begin()?,
+    );
+    while !ended.get() {
+        job.progress()?;
+    }
+    if rank == 1 {
+        stream.push(Rank(0), 1)?;
+        stream.flush(crate::Queues::ORIGIN)?;
+    }
+    hears_what_follows(rank, &heard, || drop(job.progress().unwrap()));
+    job.barrier()?;
+    job.shutdown()?;
+    Ok(heard.load(Ordering::Relaxed))
+}
+
+fn follow_threaded(rank: u32, bootstrap: Custom) -> Result<u64> {
+    let heard = Arc::new(AtomicU64::new(0));
+    let (end, ended) = mpsc::channel();
+    let job = threaded::Job::start_with(over_network(), Box::new(bootstrap))?;
+    let counting = Arc::clone(&heard);
+    let stream = job.stream::<u64>("follow").handler(move |_, _, _| {
+        counting.fetch_add(1, Ordering::Relaxed);
+    });
+    let stream = stream.open()?;
+    let step = stream.step(End::Round);
+    let step = step.at_end(move |_| {
+        thread::sleep(Duration::from_millis(50)); // the others' items come meanwhile
+        end.send(()).unwrap();
+    });
+    drop(step.begin()?);
+    if rank == 1 {
+        while !stream.test()? {}
+        stream.push(Rank(0), 1)?;
+        stream.flush(crate::Queues::ORIGIN)?;
+    }
+    ended.recv_timeout(LONG).expect("the call is made");
+    hears_what_follows(rank, &heard, || thread::sleep(Duration::from_millis(5)));
+    job.barrier()?;
+    job.shutdown()?;
+    Ok(heard.load(Ordering::Relaxed))
+}
+
+#[test]
+fn what_follows_a_round_is_handled_once_its_call_has_returned() {
+    for play in [follow_inline, follow_threaded] {
+        for node in [|_| 0, |rank| rank] {
+            for (rank, outcome) in ranks(2, node, play) {
+                match outcome {
+                    Err(Error::NoProvider { why }) => eprintln!("skipped: {why}"),
+                    Ok(heard) => assert_eq!(heard, u64::from(rank == 0)),
+                    Err(error) => panic!("rank {rank}: {error}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_shut_down_behind_what_is_called_at_its_ends() {
+    fn chain(stream: &threaded::Stream<u64>, left: u64) {
+        let end = match left % 3 {
+            0 => End::Round,
+            1 => End::Fence,
+            _ => Contributors::Local(0).into(),
+        };
+        let step = stream.step(end).at_end(move |stream| {
+            thread::yield_now();
+            stream.push(Rank(0), left).unwrap();
+            if left > 0 {
+                chain(stream, left - 1);
+            }
+        });
+        drop(step.begin().unwrap());
+    }
+    for times in 0..60 {
+        let heard = Arc::new(AtomicU64::new(0));
+        let counting = Arc::clone(&heard);
+        let job = threaded::Job::start(single()).unwrap();
+        let stream = job.stream::<u64>("ends").handler(move |_, items, _| {
+            counting.fetch_add(items.len() as u64, Ordering::Relaxed);
+        });
+        let stream = stream.open().unwrap();
+        chain(&stream, times % 5);
+        match times % 2 {
+            0 => stream.shutdown().unwrap(),
+            _ => drop(stream),
+        }
+        job.shutdown().unwrap();
+        assert_eq!(heard.load(Ordering::Relaxed), times % 5 + 1);
+    }
+}
+
+#[test]
+fn a_round_that_a_call_begins_needs_no_memory_for_all_of_it() {
+    const ITEMS: u64 = 1 << 19;
+    fn begin<'h>(stream: &Stream<'h, u64>, left: &'h Cell<u64>) {
+        let step = stream.step(End::Round).at_start(|stream| {
+            (0..ITEMS).for_each(|item| stream.push(Rank(0), item).unwrap());
+        });
+        let next = |stream: &Stream<'h, u64>| {
+            left.set(left.get() - 1);
+            if left.get() > 0 {
+                begin(stream, left);
+            }
+        };
+        drop(step.at_end(next).begin().unwrap());
+    }
+    let (heard, left) = (Cell::new(0), Cell::new(3));
+    let job = Job::start(single()).unwrap();
+    let options = StreamOptions {
+        spill_bytes: 1 << 20,
+        ..StreamOptions::default()
+    };
+    let stream = job.stream::<u64>("much").options(options);
+    let stream = stream.handler(|_, items, _| heard.set(heard.get() + items.len() as u64));
+    let stream = stream.open().unwrap();
+    begin(&stream, &left);
+    while left.get() > 0 {
+        job.progress().unwrap();
+    }
+    assert_eq!(heard.get(), 3 * ITEMS);
+    job.shutdown().unwrap();
+}
+
 #[test]
 fn a_round_calls_at_its_start_unless_it_may_not_begin() {
     let (heard, calls) = (Cell::new(0), Cell::new(0));
