@@ -14,6 +14,7 @@ use trihop::transport::memory::hugepage::Plan;
 use trihop::{Options, transport};
 
 use self::adapters::Assignment;
+use crate::number::whole;
 use crate::output;
 
 /// Size of the buffer pool that the report on pages is made for.
@@ -32,7 +33,7 @@ pub struct InfoArgs {
     #[arg(long, short)]
     pub verbose: bool,
     /// Ranks on this node, whose adapters are shown [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 16))]
     pub local_size: Option<u32>,
 }
 

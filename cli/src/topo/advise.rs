@@ -20,6 +20,7 @@ use trihop::route::{JobRoute, RouteName, Stage};
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::load::{Hop, hop};
+use crate::number::whole;
 
 /// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks
 /// show for a push with a hop over a lane, and for a receipt.
@@ -45,7 +46,7 @@ pub struct Advise {
     advise: bool,
 
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise")]
+    #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise", value_parser = whole::<u32>(..))]
     message_bytes: u32,
 
     /// Messages that each rank sends in a step
@@ -53,6 +54,7 @@ pub struct Advise {
         long,
         value_name = "COUNT",
         default_value_t = 100_000,
+        value_parser = whole::<u64>(..),
         requires = "advise"
     )]
     messages: u64,
