@@ -29,7 +29,7 @@ mod session;
 mod skew;
 mod startup;
 mod syscalls;
-mod table;
+pub mod table;
 
 use std::ffi::OsString;
 

@@ -278,7 +278,7 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     )?;
     writeln!(
         out,
-        "{:<16} {:>6} {:>6} {:>12} {:>6} {:>7} {:>13} {:>12}",
+        "{:<16} {:>6} {:>6} {:>10} {:>6} {:>7} {:>11} {:>11}",
         "route", "links", "lanes", "buffers kB", "hops", "fabric", "relayed kB", "model us"
     )?;
     for of in advice {
@@ -288,7 +288,7 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
         };
         writeln!(
             out,
-            "{:<16} {:>6} {:>6} {:>12} {:>6.3} {:>7.3} {most:>13} {:>12.0}",
+            "{:<16} {:>6} {:>6} {:>10} {:>6.3} {:>7.3} {most:>11} {:>11.0}",
             of.route,
             of.links,
             of.lanes,
@@ -300,8 +300,9 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     }
     writeln!(
         out,
-        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean;\n\
-         then links and lanes are those of ranks met by chance). Buffers are two batches for\n\
-         each link. The model is rough: measure the first routes with `trihop bench`."
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the\n\
+         mean; then links and lanes are those of ranks met by chance). Buffers are two\n\
+         batches for each link. The model is rough: measure the first routes with\n\
+         `trihop bench`."
     )
 }
