@@ -24,8 +24,8 @@ const KNOWN_ELSEWHERE: [(&str, &[&str], &str); 4] = [
     ("bench", &["-n", "--np"], "--ranks"),
 ];
 
-/// The error without advice to pass an unknown option as a value, which is never what was meant, and
-/// with the option that was meant where that is known.
+/// The error without advice to pass an unknown option as a value, which is never what was meant,
+/// and with the option that was meant where that is known.
 pub fn mended(mut error: clap::Error) -> clap::Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;

@@ -288,7 +288,8 @@ fn the_ranks_of_kubernetes_are_a_job() {
     };
     let set: Vec<String> = variables.iter().map(set).collect();
     let rank = format!(
-        "MASTER=$TRIHOP_MASTER RANK=$TRIHOP_RANK; unset TRIHOP_MASTER TRIHOP_SIZE TRIHOP_SECRET_FILE TRIHOP_RANK; \
+        "MASTER=$TRIHOP_MASTER RANK=$TRIHOP_RANK; \
+         unset TRIHOP_MASTER TRIHOP_SIZE TRIHOP_SECRET_FILE TRIHOP_RANK; \
          exec env {} {}",
         set.join(" ").replace("$TRIHOP_RANK", "$RANK"),
         probe().display()

@@ -24,7 +24,8 @@ use crate::number::whole;
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExchangeArgs {
     /// Messages that each sending rank sends
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 100_000, value_parser = whole::<u64>(..))]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub count: u64,
 
     /// Length of a message: one (64), any in a range (0-4K), or one of a list (8,64,1K); K and M
@@ -42,11 +43,13 @@ pub struct ExchangeArgs {
     pub seed: Option<u64>,
 
     /// All ranks flush, as --flush says, after each N messages of a sender; 0 is never
-    #[arg(short = 'f', long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>(..))]
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub fence_every: u64,
 
     /// Each receiver sleeps this long for each message
-    #[arg(short = 'o', long, value_name = "MS", default_value_t = 0, value_parser = whole::<u64>(..))]
+    #[arg(short = 'o', long, value_name = "MS", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub deliver_delay_ms: u64,
 
     /// How all ranks flush, at the end and before it: one fence, one round, or flushes of the
@@ -67,7 +70,8 @@ pub struct ExchangeArgs {
     pub stall_s: u64,
 
     /// Gives up when the exchange takes longer than so many seconds; 0 is never
-    #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0, value_parser = whole::<u64>(..))]
+    #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub timeout_s: u64,
 
     /// Each rank writes what it knows of the others to PREFIX.RANK.id, .lmap and .rmap, as `trihop
@@ -156,11 +160,13 @@ impl ExchangeArgs {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Pattern {
     /// All messages go to this rank
-    #[arg(short = 'R', long, value_name = "RANK", conflicts_with = "round_robin", value_parser = whole::<u32>(..))]
+    #[arg(short = 'R', long, value_name = "RANK", conflicts_with = "round_robin")]
+    #[arg(value_parser = whole::<u32>(..))]
     pub only_to: Option<u32>,
 
     /// Lowest rank that sends
-    #[arg(short = 'n', long, value_name = "RANK", default_value_t = 0, value_parser = whole::<u32>(..))]
+    #[arg(short = 'n', long, value_name = "RANK", default_value_t = 0)]
+    #[arg(value_parser = whole::<u32>(..))]
     pub min_sender: u32,
 
     /// Highest rank that sends; by default the last

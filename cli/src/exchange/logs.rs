@@ -22,7 +22,8 @@ pub struct LogOptions {
     log_extra: Option<Filter>,
 
     /// Highest rank that logs what --log-extra says; by default the last
-    #[arg(short = 'X', long, value_name = "RANK", requires = "log_extra", value_parser = whole::<u32>(..))]
+    #[arg(short = 'X', long, value_name = "RANK", requires = "log_extra")]
+    #[arg(value_parser = whole::<u32>(..))]
     log_extra_max: Option<u32>,
 
     /// Logs are appended to FILE.RANK too

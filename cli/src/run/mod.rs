@@ -134,7 +134,8 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     let first = args.command.first().map(|word| word.to_string_lossy());
     if let Some(word) = first.filter(|word| word.starts_with('-')) {
         return Err(Error::Usage(format!(
-            "{word:?} is no option of `trihop run`, and no command begins so; options come before the command"
+            "{word:?} is no option of `trihop run`, and no command begins so; options come before \
+             the command"
         )));
     }
     let sizes = node_sizes(args.ranks, args.nodes, &args.node_sizes)?;

@@ -46,7 +46,8 @@ pub struct Advise {
     advise: bool,
 
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise", value_parser = whole::<u32>(..))]
+    #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise")]
+    #[arg(value_parser = whole::<u32>(..))]
     message_bytes: u32,
 
     /// Messages that each rank sends in a step

@@ -66,7 +66,8 @@ pub struct TopoArgs {
 
     /// Shows what each of so many agents of each node carries instead (`trihop run --seat agent`),
     /// of nodes with these ranks
-    #[arg(long, value_name = "K", conflicts_with_all = ["rank", "output", "advise"], value_parser = whole::<u32>(1..))]
+    #[arg(long, value_name = "K", conflicts_with_all = ["rank", "output", "advise"])]
+    #[arg(value_parser = whole::<u32>(1..))]
     nics: Option<u32>,
 
     /// Routes compared

@@ -30,7 +30,8 @@ pub struct Shape {
     per_node: Option<u32>,
 
     /// Ranks on each node, e.g. 3,1,4
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["nodes", "per_node"], value_parser = whole::<u32>(1..))]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["nodes", "per_node"])]
+    #[arg(value_parser = whole::<u32>(1..))]
     node_sizes: Vec<u32>,
 
     /// Placement as MPICH's PMI_process_mapping, e.g. '(vector,(0,4,1))' for --ranks dealt out in
