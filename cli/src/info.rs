@@ -14,6 +14,7 @@ use trihop::transport::memory::hugepage::Plan;
 use trihop::{Options, transport};
 
 use self::adapters::Assignment;
+use crate::number::whole;
 use crate::output;
 
 /// Size of the buffer pool that the report on pages is made for.
@@ -32,7 +33,7 @@ pub struct InfoArgs {
     #[arg(long, short)]
     pub verbose: bool,
     /// Ranks on this node, whose adapters are shown [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 16))]
     pub local_size: Option<u32>,
 }
 
@@ -254,7 +255,7 @@ fn write_text(
     machine: &Machine,
     verbose: bool,
 ) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = Vec::new();
     writeln!(
         out,
         "trihop {}, libfabric {} (built with headers {})\n",
@@ -301,7 +302,11 @@ fn write_text(
         assignment.write(&mut out)?;
         writeln!(out)?;
     }
-    write_machine(&mut out, machine)
+    write_machine(&mut out, machine)?;
+    let text = String::from_utf8(out).map_err(io::Error::other)?;
+    io::stdout()
+        .lock()
+        .write_all(output::folded(&text).as_bytes())
 }
 
 /// The best candidate of each provider and protocol, in libfabric's order.
@@ -333,7 +338,8 @@ fn place(candidate: &Candidate) -> String {
     }
 }
 
-/// A row for each candidate, and below it why it is chosen or not.
+/// A row for each candidate, and below it why it is chosen or not. An address that would not fit
+/// the lines stands there too.
 fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()> {
     let header = [
         "PROVIDER",
@@ -360,15 +366,36 @@ fn write_table(out: &mut impl Write, candidates: &[&Candidate]) -> io::Result<()
             verdict(candidate).0.to_owned(),
         ]);
     }
-    let whys = candidates.iter().map(|candidate| verdict(candidate).1);
-    let whys = std::iter::once("").chain(whys);
-    for (row, why) in columns(&rows).into_iter().zip(whys) {
-        writeln!(out, "{row}")?;
+    let aside = aside(&rows);
+    for (row, candidate) in rows[1..].iter_mut().zip(candidates) {
+        if row[PLACE].len() > aside {
+            row[PLACE].clone_from(&candidate.domain);
+        }
+    }
+    let mut lines = columns(&rows).into_iter();
+    writeln!(out, "{}", lines.next().unwrap_or_default())?;
+    for (line, candidate) in lines.zip(candidates) {
+        writeln!(out, "{line}")?;
+        let why = verdict(candidate).1;
+        let why = match &candidate.source {
+            Some(address) if place(candidate).len() > aside => format!("{address}: {why}"),
+            _ => why.to_owned(),
+        };
         if !why.is_empty() {
-            writeln!(out, "{}", output::wrapped(why, 4))?;
+            writeln!(out, "{}", output::wrapped(&why, 4))?;
         }
     }
     Ok(())
+}
+
+/// Column of the interface.
+const PLACE: usize = 3;
+
+/// Letters that lines leave to the column of the interface.
+fn aside<const N: usize>(rows: &[[String; N]]) -> usize {
+    let others = (0..N).filter(|&column| column != PLACE);
+    let widths = others.map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    output::COLUMNS.saturating_sub(widths.sum::<usize>() + 2 * (N - 1))
 }
 
 /// Writes rows so that their cells stand below each other.

@@ -7,12 +7,14 @@ mod exchange;
 mod info;
 mod look;
 mod man;
+mod number;
 mod output;
 mod partition;
 mod progress;
 mod report;
 mod run;
 mod topo;
+mod usage;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
@@ -62,7 +64,7 @@ enum Command {
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
     survive_requests_for_dumps();
-    let command = match Cli::try_parse() {
+    let command = match Cli::try_parse().map_err(usage::mended) {
         Ok(cli) => cli.command,
         Err(instead) => return show(&instead),
     };

@@ -79,7 +79,7 @@ fn agents_without_ranks_are_refused() {
     refused(
         "--seat agent --node-sizes 3,0 -- true",
         2,
-        "at least one rank on each node",
+        "'--node-sizes <SIZES>': a whole number from 1 to",
     );
     let name = format!("trihop-test-few-{}", std::process::id());
     // Each agent says why, whichever is rank 0.

@@ -156,7 +156,7 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
     command.args(["exchange", "--count", "10", "-T"]);
     let table = run(command).succeeded().stdout;
     assert!(
-        table.contains("minor-faults") && table.contains("0     whole"),
+        table.contains("page faults") && table.contains("0     whole"),
         "{table}"
     );
 }

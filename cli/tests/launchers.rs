@@ -392,6 +392,30 @@ fn under_open_mpi() {
     }
 }
 
+/// PRRTE without an MPI: what Open MPI 5 starts its ranks by, and a way under PALS.
+#[test]
+fn under_prterun() {
+    let words = |ranks| {
+        let options = ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n"];
+        [&["prterun"][..], &options, &[ranks]].concat()
+    };
+    let Some(ended) = under(&words("3"), &[]) else {
+        return;
+    };
+    assert_probed(
+        &ended,
+        &[
+            "probe rank 0/3 node 0/1 local 0/3 map (vector,(0,1,3)) launcher pmix",
+            "probe rank 1/3 node 0/1 local 1/3 map (vector,(0,1,3)) launcher pmix",
+            "probe rank 2/3 node 0/1 local 2/3 map (vector,(0,1,3)) launcher pmix",
+        ],
+    );
+    // Which status it makes of that is its own affair.
+    let ended = under(&words("3"), &["--abort", "1"]).unwrap();
+    assert_ne!(ended.status, 0);
+    assert!(!ended.stdout.contains("probe rank"), "{}", ended.stdout);
+}
+
 /// Daemons of two nodes, as far as Open MPI can tell: each has a host name of its own.
 #[test]
 fn under_open_mpi_on_two_nodes() {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use launched::{Ended, Launched, probe};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
@@ -203,6 +204,101 @@ fn what_a_process_lacks_is_named_with_the_remedy() {
         );
         assert!(said.contains(remedy), "{variable}={value}: {said}");
     }
+}
+
+/// The documents of `docs/kubernetes.yaml`; none where nobody here reads YAML.
+fn kubernetes() -> Option<Vec<Value>> {
+    let yaml = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubernetes.yaml");
+    let script =
+        "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let mut known = Command::new("python3");
+    known.args(["-c", "import yaml"]);
+    if !known.output().is_ok_and(|known| known.status.success()) {
+        eprintln!("skipped: python3 with its module yaml is not installed");
+        return None;
+    }
+    let mut read = Command::new("python3");
+    read.args(["-c", script]).arg(yaml);
+    let read = Launched::start(read).wait().succeeded();
+    Some(serde_json::from_str(&read.stdout).unwrap())
+}
+
+/// What the documents show for Kubernetes fits together, and its variables make processes a job.
+#[test]
+fn the_ranks_of_kubernetes_are_a_job() {
+    let Some(documents) = kubernetes() else {
+        return;
+    };
+    let of_kind = |kind: &str| documents.iter().find(|of| of["kind"] == kind).unwrap();
+    let (service, job) = (of_kind("Service"), of_kind("Job"));
+    let (name, pods) = (&job["metadata"]["name"], &job["spec"]["template"]["spec"]);
+    assert_eq!(&service["spec"]["selector"]["job-name"], name);
+    assert_eq!(service["metadata"]["name"], pods["subdomain"]);
+    assert_eq!(job["spec"]["completionMode"], "Indexed");
+    assert_eq!(job["spec"]["completions"], job["spec"]["parallelism"]);
+    let ranks = job["spec"]["completions"].as_u64().unwrap();
+
+    let container = &pods["containers"][0];
+    let variables: Vec<(&str, &Value)> = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| (of["name"].as_str().unwrap(), of))
+        .collect();
+    let value_of = |wanted: &str| {
+        let found = variables.iter().find(|(name, _)| *name == wanted);
+        found.and_then(|(_, of)| of["value"].as_str())
+    };
+    let first = format!(
+        "{}-0.{}:",
+        name.as_str().unwrap(),
+        pods["subdomain"].as_str().unwrap()
+    );
+    let master = value_of("TRIHOP_MASTER").unwrap();
+    assert!(master.starts_with(&first), "{master} is not pod 0: {first}");
+    assert_eq!(value_of("TRIHOP_SIZE"), Some(&*ranks.to_string()));
+    let (mount, volume) = (&container["volumeMounts"][0], &pods["volumes"][0]);
+    assert_eq!(mount["name"], volume["name"]);
+    let secret = Path::new(value_of("TRIHOP_SECRET_FILE").unwrap());
+    assert_eq!(
+        secret.parent().and_then(Path::to_str),
+        mount["mountPath"].as_str()
+    );
+
+    let secrets = Secrets::new();
+    let (folder, host) = (
+        secrets.0.path().to_str().unwrap(),
+        master.rsplit_once(':').unwrap().0,
+    );
+    let set = |(name, of): &(&str, &Value)| {
+        let index = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+        let value = match of["value"].as_str() {
+            Some(value) => value.replace(mount["mountPath"].as_str().unwrap(), folder),
+            None => {
+                assert_eq!(of["valueFrom"]["fieldRef"]["fieldPath"], index);
+                "$TRIHOP_RANK".to_owned()
+            }
+        };
+        // Rank 0 is here, at a port that is free.
+        let value = match value.strip_prefix(host) {
+            Some(_) => "$MASTER".to_owned(),
+            None => value,
+        };
+        format!("{name}=\"{value}\"")
+    };
+    let set: Vec<String> = variables.iter().map(set).collect();
+    let rank = format!(
+        "MASTER=$TRIHOP_MASTER RANK=$TRIHOP_RANK; \
+         unset TRIHOP_MASTER TRIHOP_SIZE TRIHOP_SECRET_FILE TRIHOP_RANK; \
+         exec env {} {}",
+        set.join(" ").replace("$TRIHOP_RANK", "$RANK"),
+        probe().display()
+    );
+    assert_eq!(ranks, 4, "as many as the loop starts");
+    let ended = loop_of_four(&secrets.path(), &rank).succeeded();
+    let lines = ended.stdout.matches(" launcher master").count();
+    assert_eq!(lines as u64, ranks, "{}", ended.stdout);
+    assert!(ended.stdout.contains("probe rank 3/4 "), "{}", ended.stdout);
 }
 
 /// Who calls `trihop run` inside of such a job means a job of its own.

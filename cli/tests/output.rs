@@ -65,42 +65,103 @@ fn under_shell(before: &str, words: &[String]) -> Command {
     command
 }
 
+/// How each benchmark is kept short: words behind its name.
+const BENCHMARKS: [(&str, &str); 16] = [
+    ("ring", "--count 20 --size 8 --size 1048576"),
+    ("p2p", "--count 10 --size 8 --size 1048576"),
+    ("histo", "--ranks 8 --nodes 2 --count 2000"),
+    ("ig", "--ranks 8 --nodes 2 --count 500"),
+    (
+        "a2a",
+        "--ranks 8 --nodes 2 --count 20 --size 8 --size 65536",
+    ),
+    ("agups", "--ranks 8 --nodes 2 --count 500"),
+    ("cc", "--ranks 8 --nodes 2 --count 2000"),
+    ("around", "--ranks 4 --nodes 2 --count 5"),
+    ("round", "--ranks 8 --nodes 2 --size 8 --count 5"),
+    ("push", "--ranks 8 --nodes 2 --count 200"),
+    ("channel", "--count 20"),
+    ("attach", "--count 3"),
+    ("startup", "--ranks 4 --nodes 2"),
+    ("exchange", "--ranks 8 --nodes 2 --count 100"),
+    ("skew", "--ranks 8 --nodes 2 --count 500"),
+    ("scale", "--ranks 64 --nodes 8 --messages 1000"),
+];
+
+/// The benchmarks that there are, as `trihop bench --help` lists them.
+fn benchmarks() -> Vec<String> {
+    let mut command = Command::new(TRIHOP);
+    command.args(["bench", "--help"]);
+    let help = run(command).succeeded().stdout;
+    let values = help.split_once("Possible values:").unwrap().1;
+    let values = values.split_once("Options:").unwrap().0;
+    let named = values
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "));
+    named
+        .filter_map(|line| Some(line.split_once(':')?.0.to_owned()))
+        .collect()
+}
+
+/// Fails where a line of what a command prints is too long for a terminal of 80 columns, but for
+/// the names of files below `directory`.
+fn assert_fits(words: &[&str], directory: &std::path::Path) {
+    let mut command = Command::new(TRIHOP);
+    command.args(words);
+    let ended = run(command).succeeded();
+    assert_ne!(ended.stdout, "", "{words:?}");
+    for line in ended.stdout.lines() {
+        // The name of a file is as long as it is.
+        let is_name = line.contains(directory.to_str().unwrap());
+        let fits = line.chars().count() <= 80 || is_name;
+        assert!(fits, "{words:?}: {line}");
+    }
+}
+
 /// Tables are for terminals of 80 columns, also those of eight ranks.
 #[test]
 fn tables_fit_a_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let exchange = "exchange --count 500 --detail";
-    let mut all: Vec<Vec<String>> = [
-        "info".to_owned(),
-        "topo --ranks 10240 --nodes 320".to_owned(),
-        "topo --ranks 64 --nodes 4 --route mesh:8x8".to_owned(),
-        format!("run -n 8 --nodes 2 -- {TRIHOP} exchange --count 500"),
-        format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} {exchange}"),
-        format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} topo"),
-        "bench histo --ranks 8 --nodes 2 --count 2000 --reps 3".to_owned(),
-        "bench skew --ranks 8 --nodes 2 --count 500 --reps 3".to_owned(),
-        "bench round --ranks 8 --nodes 2 --size 8 --count 5 --reps 3".to_owned(),
-        "bench around --ranks 8 --nodes 2 --count 10 --reps 3".to_owned(),
-        "bench channel --count 20 --reps 3".to_owned(),
-        "bench ring --count 20 --size 8 --size 1048576 --reps 3".to_owned(),
-        "bench p2p --count 10 --size 8 --size 1048576 --reps 3".to_owned(),
-        "bench scale --ranks 64 --nodes 8 --messages 1000".to_owned(),
-    ]
-    .iter()
-    .map(|words| words.split(' ').map(str::to_owned).collect())
-    .collect();
-    all.push(partition(directory.path(), false));
-    for words in all {
-        let mut command = Command::new(TRIHOP);
-        command.args(&words);
-        let ended = run(command).succeeded();
-        assert_ne!(ended.stdout, "", "{words:?}");
-        for line in ended.stdout.lines() {
-            // The name of a file is as long as it is.
-            let is_name = line.contains(directory.path().to_str().unwrap());
-            let fits = line.chars().count() <= 80 || is_name;
-            assert!(fits, "{words:?}: {line}");
+    for words in [
+        "info",
+        "info --verbose",
+        "topo --ranks 10240 --nodes 320",
+        "topo --ranks 10240 --nodes 320 --nics 4",
+        "topo --ranks 64 --nodes 4 --route mesh:8x8",
+        "topo --ranks 64 --nodes 4 --rank 0,63",
+        "topo --ranks 1024 --nodes 32 --advise",
+        &format!("run -n 8 --nodes 2 -- {TRIHOP} exchange --count 500"),
+        &format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} {exchange}"),
+        &format!("run -n 2 --nodes 2 --no-prefix -- {TRIHOP} {exchange} --usage --threaded"),
+        &format!("run -n 8 --nodes 2 --no-prefix -- {TRIHOP} topo"),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        assert_fits(&words, directory.path());
+    }
+    for by_value in [false, true] {
+        let mut words = partition(directory.path(), false);
+        words.extend(by_value.then(|| "--split=value".to_owned()));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert_fits(&words, directory.path());
+    }
+}
+
+#[test]
+fn tables_of_every_benchmark_fit_a_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in benchmarks() {
+        let short = BENCHMARKS.iter().filter(|(of, _)| *of == name);
+        let mut shown = 0;
+        for (_, words) in short {
+            let words = ["bench", &name]
+                .into_iter()
+                .chain(words.split(' '))
+                .collect::<Vec<_>>();
+            assert_fits(&words, directory.path());
+            shown += 1;
         }
+        assert!(shown > 0, "{name} is not among BENCHMARKS");
     }
 }
 

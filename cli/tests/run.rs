@@ -35,6 +35,15 @@ fn all_ranks_succeed() {
 }
 
 #[test]
+fn an_option_that_is_mistyped_is_no_command() {
+    let words = ["-n", "2", "--nodess", "2", "--", "true"];
+    let ended = Launched::trihop(words.map(str::to_owned)).wait();
+    let why = "\"--nodess\" is no option of `trihop run`";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    assert_eq!(ended.status, 2);
+}
+
+#[test]
 fn the_exit_status_is_the_first_failing_ranks() {
     let ended = run(
         &["-n", "3"],

@@ -268,7 +268,8 @@ const _: () = assert!(
 );
 
 fn parse<T: Value>(key: &str, text: &str, range: Option<Range>) -> Result<T> {
-    let value = T::parse(text).map_err(|why| Error::config(key, why))?;
+    let told = |why| Error::config(key, range.map_or(why, |range| range.refuse_text(text)));
+    let value = T::parse(text).map_err(told)?;
     in_range(key, &value, range)?;
     Ok(value)
 }

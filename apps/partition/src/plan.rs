@@ -10,7 +10,7 @@ use super::error::{Error, Result, shown};
 use super::groups::Group;
 use super::header::Header;
 use super::hive;
-use super::inputs::{self, InputFile, Way, at_start};
+use super::inputs::{self, InputFile, Way, at_start, of_file};
 use super::json;
 use super::output::Output;
 use super::parquet::{Looked, Table};
@@ -126,7 +126,7 @@ impl Plan {
     /// How records are routed, the same on all ranks.
     ///
     /// # Errors
-    /// A header without one of the columns, or a bad JSON pointer.
+    /// A header without one of the columns, no header in any file, or a bad JSON pointer.
     pub fn router(&self, request: &Request, ranks: u32, limit: usize) -> Result<Router> {
         let usage =
             |option: &'static str| move |why: String| Error::Usage(format!("{option} {why}"));
@@ -149,7 +149,7 @@ impl Plan {
                 )
             }
             (Format::Parquet, _) => (Grammar::Rows, self.names.clone()),
-            (_, None) => (Grammar::Nothing, Vec::new()),
+            (_, None) => return Err(without_header(&self.files)),
             (_, Some((file, record))) => {
                 let path = &self.files[*file].path;
                 let wrong = |why| at_start(path, *file, why);
@@ -186,6 +186,16 @@ impl Plan {
             limit,
         })
     }
+}
+
+/// Nothing tells a table of no records from one that somebody has failed to write.
+fn without_header(files: &[InputFile]) -> Error {
+    let what = match files.len() {
+        1 => "the file is".to_owned(),
+        many => format!("this and all others of {many} files are"),
+    };
+    let why = format!("{what} empty: there is no header that names the columns of the key");
+    of_file(&files[0].path, 0, why)
 }
 
 fn placing(request: &Request, names: Vec<Vec<u8>>, ranks: u32) -> Result<Placing> {

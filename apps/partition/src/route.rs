@@ -64,8 +64,6 @@ pub enum Grammar {
     },
     /// Rows of columns, whose keys their reader finds.
     Rows,
-    /// No file holds a record.
-    Nothing,
 }
 
 /// What a key says of where its record goes.
@@ -154,7 +152,7 @@ impl Router {
     pub fn quote(&self) -> Option<u8> {
         match &self.grammar {
             Grammar::Table { dialect, .. } => dialect.quote,
-            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Rows => None,
         }
     }
 
@@ -162,7 +160,7 @@ impl Router {
     pub fn header_line(&self) -> &[u8] {
         match &self.grammar {
             Grammar::Table { header, .. } => &header.line,
-            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => b"",
+            Grammar::Lines { .. } | Grammar::Rows => b"",
         }
     }
 
@@ -303,8 +301,8 @@ impl Router {
                     Ok(found.is_null)
                 })
             }
-            Grammar::Rows | Grammar::Nothing => Err(Refused::finally(
-                "a record was found in a file that was empty at the start".to_owned(),
+            Grammar::Rows => Err(Refused::finally(
+                "a line was found in a file of columns".to_owned(),
             )),
         }
     }
@@ -418,7 +416,7 @@ impl Router {
                 };
                 dialect.fields(bytes).err().map(|flaw| flaw.to_string())
             }
-            Grammar::Lines { .. } | Grammar::Rows | Grammar::Nothing => None,
+            Grammar::Lines { .. } | Grammar::Rows => None,
         };
         match (torn.why, flaw) {
             (TornBy::FileEnd, Some(flaw)) => flaw,

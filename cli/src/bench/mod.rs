@@ -29,7 +29,7 @@ mod session;
 mod skew;
 mod startup;
 mod syscalls;
-mod table;
+pub mod table;
 
 use std::ffi::OsString;
 
@@ -38,6 +38,7 @@ use trihop::route::RouteName;
 use trihop::transport::bootstrap::{self, Launcher};
 use trihop::{DumpOutput, Job, Options, Topology};
 
+use crate::number::whole;
 use crate::run::{self, LaunchSpec, OutputMode};
 use crate::topo::load::Load;
 
@@ -220,21 +221,21 @@ pub struct BenchArgs {
     pub name: Name,
     /// Ranks to start [default: 4; ring, p2p, channel: 2; attach: 1; startup: 8; scale: 10,000
     /// simulated ones]
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "P", value_parser = whole::<u32>(1..))]
     pub ranks: Option<u32>,
     /// Simulated nodes to spread them over [default: 1; p2p, around: 2; startup: 4; scale: as
     /// --per-node asks]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub nodes: Option<u32>,
     /// libfabric provider between nodes
     #[arg(long, value_name = "NAME")]
     pub provider: Option<String>,
     /// Message size in bytes; repeat for several (only ring, p2p, channel, a2a, round and exchange have a choice)
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<usize>(..))]
     pub size: Vec<usize>,
     /// Messages per rank and repetition (ring, p2p, channel: of the stream, and round trips at most; agups:
     /// updaters; cc: vertices of the whole graph; around: laps; round: rounds; attach: jobs)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..))]
     pub count: Option<u64>,
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
@@ -255,14 +256,14 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "M", value_parser = whole::<u32>(1..=1024))]
     pub minis_per_rank: Option<u32>,
     /// --seat agent: agents of each node, which share its ranks evenly; with --netns a node has as
     /// many adapters [default: 1]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     pub nics: Option<u32>,
     /// Measured repetitions after the warm-up (scale runs once)
-    #[arg(long, default_value_t = 3, value_name = "R", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(long, default_value_t = 3, value_name = "R", value_parser = whole::<u32>(3..))]
     pub reps: u32,
     /// Each node in a network namespace of its own (root)
     #[arg(long)]

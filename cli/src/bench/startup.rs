@@ -296,8 +296,8 @@ fn print(args: &BenchArgs, row: &StartupRow) -> Result<(), Error> {
         return Ok(output::json(row)?);
     }
     output::line(format_args!(
-        "# startup: {} ranks in {} processes on {} nodes, from the start of `trihop run`; beside\n\
-         # processes that do nothing, and {} that only open libfabric; medians, in ms",
+        "# startup: {} ranks in {} processes on {} nodes, from the start of `trihop run`;\n\
+         # beside processes that do nothing, and {} that open libfabric; medians, in ms",
         row.ranks, row.processes, row.nodes, row.fabrics
     ))?;
     let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
@@ -307,11 +307,11 @@ fn print(args: &BenchArgs, row: &StartupRow) -> Result<(), Error> {
         ("First", 8, ms(row.first_message_seconds)),
         ("All", 8, ms(row.seconds)),
         ("Job", 8, ms(row.job_seconds)),
-        ("CPU", 8, ms(row.job_cpu_seconds)),
+        ("CPU", 7, ms(row.job_cpu_seconds)),
         ("Empty", 8, ms(row.empty_seconds)),
-        ("CPU", 8, ms(row.empty_cpu_seconds)),
+        ("CPU", 7, ms(row.empty_cpu_seconds)),
         ("Fabric", 8, or_dash(row.libfabric_seconds)),
-        ("CPU", 8, or_dash(row.libfabric_cpu_seconds)),
+        ("CPU", 7, or_dash(row.libfabric_cpu_seconds)),
     ];
     table::print(&cells, true)
 }

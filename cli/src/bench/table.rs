@@ -22,8 +22,9 @@ pub fn print(cells: &[Cell], head: bool) -> Result<(), Error> {
     Ok(output::line(format_args!("{figures}"))?)
 }
 
-/// A number that is too long for its column has fewer decimals, or else a unit.
-fn fitted(figure: &str, width: usize) -> String {
+/// A number for a column of a width: one that is too long for it has fewer decimals, or else a
+/// unit.
+pub fn fitted(figure: &str, width: usize) -> String {
     if figure.len() <= width {
         return figure.to_owned();
     }

@@ -8,6 +8,7 @@ use trihop::BroadcastTo;
 use super::error::{Error, Result};
 use super::logs::LogOptions;
 use super::options::EngineOptions;
+use crate::number::whole;
 
 /// Exchange messages between all ranks, each verified by its receiver
 ///
@@ -24,6 +25,7 @@ use super::options::EngineOptions;
 pub struct ExchangeArgs {
     /// Messages that each sending rank sends
     #[arg(short = 'c', long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub count: u64,
 
     /// Length of a message: one (64), any in a range (0-4K), or one of a list (8,64,1K); K and M
@@ -37,15 +39,17 @@ pub struct ExchangeArgs {
 
     /// Seed of targets, sizes and contents; by default TRIHOP_SEED, else a random one, which is
     /// printed
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(..))]
     pub seed: Option<u64>,
 
     /// All ranks flush, as --flush says, after each N messages of a sender; 0 is never
     #[arg(short = 'f', long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub fence_every: u64,
 
     /// Each receiver sleeps this long for each message
     #[arg(short = 'o', long, value_name = "MS", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub deliver_delay_ms: u64,
 
     /// How all ranks flush, at the end and before it: one fence, one round, or flushes of the
@@ -62,11 +66,12 @@ pub struct ExchangeArgs {
     pub threaded: bool,
 
     /// Gives up when this rank has sent and received nothing for so many seconds; 0 is never
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = whole::<u64>(..))]
     pub stall_s: u64,
 
     /// Gives up when the exchange takes longer than so many seconds; 0 is never
     #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = whole::<u64>(..))]
     pub timeout_s: u64,
 
     /// Each rank writes what it knows of the others to PREFIX.RANK.id, .lmap and .rmap, as `trihop
@@ -83,7 +88,7 @@ pub struct ExchangeArgs {
     pub print: bool,
 
     /// Number of this run, to tell reports apart
-    #[arg(short = 'r', long, value_name = "N")]
+    #[arg(short = 'r', long, value_name = "N", value_parser = whole::<u64>(..))]
     pub run_number: Option<u64>,
 
     /// Reports time, page faults and context switches of each rank, while it was sending and
@@ -156,14 +161,16 @@ impl ExchangeArgs {
 pub struct Pattern {
     /// All messages go to this rank
     #[arg(short = 'R', long, value_name = "RANK", conflicts_with = "round_robin")]
+    #[arg(value_parser = whole::<u32>(..))]
     pub only_to: Option<u32>,
 
     /// Lowest rank that sends
     #[arg(short = 'n', long, value_name = "RANK", default_value_t = 0)]
+    #[arg(value_parser = whole::<u32>(..))]
     pub min_sender: u32,
 
     /// Highest rank that sends; by default the last
-    #[arg(short = 's', long, value_name = "RANK")]
+    #[arg(short = 's', long, value_name = "RANK", value_parser = whole::<u32>(..))]
     pub max_sender: Option<u32>,
 
     /// Targets in turn, each rank beginning behind itself, instead of uniformly random ones

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::number::whole;
 use clap::Args;
 use trihop::log::{self, Filter};
 
@@ -22,6 +23,7 @@ pub struct LogOptions {
 
     /// Highest rank that logs what --log-extra says; by default the last
     #[arg(short = 'X', long, value_name = "RANK", requires = "log_extra")]
+    #[arg(value_parser = whole::<u32>(..))]
     log_extra_max: Option<u32>,
 
     /// Logs are appended to FILE.RANK too
@@ -33,7 +35,7 @@ pub struct LogOptions {
     log_stderr: Option<Filter>,
 
     /// Keeps the last N bytes of logs in memory (65,536); --dump and a rank that gives up show them
-    #[arg(short = 'I', long, value_name = "N")]
+    #[arg(short = 'I', long, value_name = "N", value_parser = whole::<usize>(..))]
     log_ring_bytes: Option<usize>,
 }
 

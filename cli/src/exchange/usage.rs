@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::error::Result;
 use super::seat::Seat;
+use crate::bench::table::fitted;
 
 /// Counted of a process.
 const COUNTS: usize = 9;
@@ -123,25 +124,26 @@ impl RankUsage {
 
     /// One line for each, under a heading.
     pub fn table(rows: &[Self]) -> String {
-        let mut table = String::from(
-            "rank  phase       seconds      user    system  minor-faults  major-faults   in  out  voluntary  involuntary\n",
-        );
+        let mut table = format!("{:42}page faults    blocks        switches\n", "");
+        table +=
+            "rank  phase    seconds    user  system    minor major   in  out    vol.  invol.\n";
         for row in rows {
-            let _ = writeln!(
+            let _ = write!(
                 table,
-                "{:<5} {:<8} {:>10.3} {:>9.3} {:>9.3} {:>13} {:>13} {:>4} {:>4} {:>10} {:>12}",
-                row.rank,
-                row.phase,
-                row.seconds,
-                row.user_s,
-                row.system_s,
-                row.minor_faults,
-                row.major_faults,
-                row.blocks_in,
-                row.blocks_out,
-                row.voluntary_switches,
-                row.involuntary_switches,
+                "{:<5} {:<7} {:>8.3} {:>7.3} {:>7.3}",
+                row.rank, row.phase, row.seconds, row.user_s, row.system_s,
             );
+            for (count, width) in [
+                (row.minor_faults, 8),
+                (row.major_faults, 5),
+                (row.blocks_in, 4),
+                (row.blocks_out, 4),
+                (row.voluntary_switches, 7),
+                (row.involuntary_switches, 7),
+            ] {
+                let _ = write!(table, " {:>width$}", fitted(&count.to_string(), width));
+            }
+            table.push('\n');
         }
         table
     }

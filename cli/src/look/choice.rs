@@ -7,6 +7,7 @@ use trihop::observe::{self, Seen};
 
 use super::LookError;
 use super::rates::key;
+use crate::number::whole;
 
 /// Steps from a process to one above it that are taken at most.
 const MOST_ANCESTORS: usize = 64;
@@ -15,7 +16,7 @@ const MOST_ANCESTORS: usize = 64;
 #[derive(Debug, Clone, clap::Args)]
 pub struct Choice {
     /// Processes: ranks, or a launcher, which stands for all ranks that it has started
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = whole::<u32>(..))]
     pid: Vec<u32>,
 
     /// The job whose number begins so

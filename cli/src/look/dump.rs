@@ -8,6 +8,7 @@ use trihop::observe::Seen;
 use super::LookError;
 use super::choice::of_process;
 use super::table::seconds;
+use crate::number::whole;
 use crate::output;
 
 /// Show what a process waits for, and all its queues
@@ -19,7 +20,7 @@ use crate::output;
 #[derive(Debug, Clone, Args)]
 pub struct DumpArgs {
     /// The process
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = whole::<u32>(..))]
     process: u32,
 
     /// Prints what it shows as one JSON object: numbers and waits, without the text

@@ -15,6 +15,7 @@ use super::choice::Choice;
 use super::prometheus;
 use super::rates::{Row, compare};
 use super::table::{self, By};
+use crate::number::address;
 use crate::output;
 
 /// Show the jobs of this user on this machine, as they go
@@ -47,7 +48,7 @@ pub struct TopArgs {
 
     /// Prints what a Prometheus server scrapes and ends; with an address of this machine's loopback
     /// interface (127.0.0.1:9464), answers there instead, until it is ended
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1)]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, value_parser = address)]
     prometheus: Option<Option<SocketAddr>>,
 
     /// Seconds between two looks; rates need two. 0 looks once, without rates
@@ -56,11 +57,8 @@ pub struct TopArgs {
 }
 
 fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "no number".to_owned())?;
-    match (0.0..=3600.0).contains(&seconds) {
-        true => Ok(seconds),
-        false => Err("0 to 3600 seconds".into()),
-    }
+    let seconds = text.parse().ok().filter(|at| (0.0..=3600.0).contains(at));
+    seconds.ok_or_else(|| "a number of seconds from 0 to 3600 is needed".to_owned())
 }
 
 #[derive(serde::Serialize)]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::number::whole;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use trihop_partition::{
     Compression, Format, KeyList, Method, OnBadLine, Request, Split, parse_delimiter,
@@ -60,11 +61,11 @@ pub struct PartitionArgs {
     pub split: Split,
 
     /// Parts of a split by hash [default: as many as ranks]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Request::PARTS_MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u64::from(Request::PARTS_MAX)))]
     pub parts: Option<u32>,
 
     /// Ranks to start on this machine [default: one for each core]
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "P", value_parser = whole::<u32>(1..))]
     pub ranks: Option<u32>,
 
     /// Sorts the records of each part by the bytes of these columns or fields (parquet: by their
@@ -78,7 +79,7 @@ pub struct PartitionArgs {
 
     /// MiB of records that a rank gathers for its files at a time, and sorts at a time; what is more
     /// goes to the disk.
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = whole::<u32>(1..=1 << 20))]
     pub memory_mib: u32,
 
     /// Format of all files; by default told by their extension (.csv, .tsv, .tab, .jsonl, .ndjson,

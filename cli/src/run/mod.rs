@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use crate::number::whole;
 use clap::CommandFactory;
 use trihop::minirank;
 
@@ -55,15 +56,16 @@ pub struct RunArgs {
         short = 'n',
         long,
         value_name = "RANKS",
+        value_parser = whole::<u32>(1..),
         required_unless_present = "node_sizes"
     )]
     ranks: Option<u32>,
     /// Number of simulated nodes; ranks are spread over them in blocks, the first nodes taking the
     /// remainder
-    #[arg(long, value_name = "N", conflicts_with = "node_sizes")]
+    #[arg(long, value_name = "N", conflicts_with = "node_sizes", value_parser = whole::<u32>(1..))]
     nodes: Option<u32>,
     /// Ranks on each simulated node, e.g. 3,1,4
-    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     node_sizes: Vec<u32>,
     /// Give each node a network namespace of its own, joined by a bridge (needs root and `ip`)
     #[arg(long)]
@@ -73,7 +75,7 @@ pub struct RunArgs {
     no_prefix: bool,
     /// Ranks that each process is to host as threads: the program asks for the number by
     /// `minirank::asked_for`, and -n counts processes
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=i64::from(minirank::MOST_RANKS)))]
+    #[arg(long, value_name = "M", value_parser = whole::<u32>(1..=u64::from(minirank::MOST_RANKS)))]
     minis_per_rank: Option<u32>,
     /// Who speaks with other nodes: the ranks themselves, as their programs have it, or agents of
     /// each node, which are started beside them (see `trihop agent`)
@@ -81,7 +83,7 @@ pub struct RunArgs {
     seat: Seat,
     /// --seat agent: agents of each node, which each have a network adapter and share its ranks
     /// evenly; with --netns a node has as many adapters [default: 1]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     nics: Option<u32>,
     /// --seat agent: a command with its options, divided at blanks, that runs each agent, such as
     /// `valgrind -q` or `perf record -g -o agent-{node}.data`; `{node}` is the node's number, and
@@ -89,7 +91,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CMD", value_parser = words_of_command)]
     agent_under: Option<Words>,
     /// End the job after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..))]
     timeout: Option<u64>,
     /// Command to run as every rank; its standard input is ours in rank 0, unless that is a
     /// terminal, else empty
@@ -128,6 +130,14 @@ enum Seat {
 /// # Errors
 /// When the job cannot be set up. A command that cannot be started is reported here already.
 pub fn run(args: RunArgs) -> Result<i32, Error> {
+    // All words from the first one on that is no option are the command's.
+    let first = args.command.first().map(|word| word.to_string_lossy());
+    if let Some(word) = first.filter(|word| word.starts_with('-')) {
+        return Err(Error::Usage(format!(
+            "{word:?} is no option of `trihop run`, and no command begins so; options come before \
+             the command"
+        )));
+    }
     let sizes = node_sizes(args.ranks, args.nodes, &args.node_sizes)?;
     let mut spec = LaunchSpec::new(sizes, args.command);
     spec.netns = args.netns;

@@ -20,6 +20,7 @@ use trihop::route::{JobRoute, RouteName, Stage};
 use trihop::{Rank, StreamOptions, Topology};
 
 use super::load::{Hop, hop};
+use crate::number::whole;
 
 /// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks
 /// show for a push with a hop over a lane, and for a receipt.
@@ -46,6 +47,7 @@ pub struct Advise {
 
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", default_value_t = 8, requires = "advise")]
+    #[arg(value_parser = whole::<u32>(..))]
     message_bytes: u32,
 
     /// Messages that each rank sends in a step
@@ -53,6 +55,7 @@ pub struct Advise {
         long,
         value_name = "COUNT",
         default_value_t = 100_000,
+        value_parser = whole::<u64>(..),
         requires = "advise"
     )]
     messages: u64,
@@ -276,7 +279,7 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     )?;
     writeln!(
         out,
-        "{:<16} {:>6} {:>6} {:>12} {:>6} {:>7} {:>13} {:>12}",
+        "{:<16} {:>6} {:>6} {:>10} {:>6} {:>7} {:>11} {:>11}",
         "route", "links", "lanes", "buffers kB", "hops", "fabric", "relayed kB", "model us"
     )?;
     for of in advice {
@@ -286,7 +289,7 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
         };
         writeln!(
             out,
-            "{:<16} {:>6} {:>6} {:>12} {:>6.3} {:>7.3} {most:>13} {:>12.0}",
+            "{:<16} {:>6} {:>6} {:>10} {:>6.3} {:>7.3} {most:>11} {:>11.0}",
             of.route,
             of.links,
             of.lanes,
@@ -298,8 +301,9 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
     }
     writeln!(
         out,
-        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the mean;\n\
-         then links and lanes are those of ranks met by chance). Buffers are two batches for\n\
-         each link. The model is rough: measure the first routes with `trihop bench`."
+        "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the\n\
+         mean; then links and lanes are those of ranks met by chance). Buffers are two\n\
+         batches for each link. The model is rough: measure the first routes with\n\
+         `trihop bench`."
     )
 }

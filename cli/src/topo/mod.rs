@@ -28,6 +28,7 @@ use self::advise::Advise;
 use self::agents::Agents;
 use self::load::Load;
 use self::shape::{Ranks, Shape, check_picks, picked};
+use crate::number::whole;
 
 /// Key under which each rank leaves the placement that its launcher told it.
 const PLACEMENT_KEY: &str = "trihop-topo";
@@ -65,7 +66,8 @@ pub struct TopoArgs {
 
     /// Shows what each of so many agents of each node carries instead (`trihop run --seat agent`),
     /// of nodes with these ranks
-    #[arg(long, value_name = "K", conflicts_with_all = ["rank", "output", "advise"], value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", conflicts_with_all = ["rank", "output", "advise"])]
+    #[arg(value_parser = whole::<u32>(1..))]
     nics: Option<u32>,
 
     /// Routes compared

@@ -6,6 +6,7 @@ use clap::Args;
 use trihop::{Rank, Topology};
 
 use super::TopoError;
+use crate::number::whole;
 use crate::run;
 
 /// Most ranks of a job that is not started: their counts take seconds each million, and a byte or
@@ -17,19 +18,20 @@ const RANKS_MAX: u64 = 1 << 24;
 #[group(id = "job_shape", multiple = true)]
 pub struct Shape {
     /// Number of ranks
-    #[arg(short = 'n', long, value_name = "RANKS")]
+    #[arg(short = 'n', long, value_name = "RANKS", value_parser = whole::<u32>(1..))]
     ranks: Option<u32>,
 
     /// Number of nodes; ranks are spread over them in blocks, the first nodes taking the remainder
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     nodes: Option<u32>,
 
     /// Ranks on each node; with --ranks alone, the last node takes the remainder
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     per_node: Option<u32>,
 
     /// Ranks on each node, e.g. 3,1,4
     #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["nodes", "per_node"])]
+    #[arg(value_parser = whole::<u32>(1..))]
     node_sizes: Vec<u32>,
 
     /// Placement as MPICH's PMI_process_mapping, e.g. '(vector,(0,4,1))' for --ranks dealt out in
@@ -82,9 +84,6 @@ impl Shape {
         };
         let full = |nodes: u32| u64::from(nodes) * u64::from(each);
         match (self.ranks, self.nodes) {
-            _ if each == 0 => Err(TopoError::Usage(
-                "--per-node 0 leaves every node empty".to_owned(),
-            )),
             (Some(ranks), Some(nodes)) if full(nodes) != u64::from(ranks) => {
                 Err(TopoError::Usage(format!(
                     "--nodes {nodes} with --per-node {each} are {} ranks, not --ranks {ranks}",
@@ -230,11 +229,11 @@ mod tests {
             ("", "no job"),
             ("--nodes 3", "--ranks"),
             ("--per-node 3", "--nodes"),
-            ("--nodes 2 --per-node 0", "empty"),
+            ("--nodes 2 --per-node 0", "from 1 to"),
             ("--ranks 2 --nodes 3", "a node needs a rank"),
             ("--ranks 5 --nodes 3 --per-node 2", "6 ranks, not --ranks 5"),
             ("--ranks 5 --node-sizes 3,1,4", "8"),
-            ("--node-sizes 3,0", "0 ranks"),
+            ("--node-sizes 3,0", "from 1 to"),
             ("--nodes 4000000000 --per-node 64", "16777216"),
             ("--ranks 4000000000 --nodes 3000000000", "16777216"),
             ("--node-sizes 4000000000", "16777216"),

@@ -132,6 +132,53 @@ fn bad_input_is_told_by_file_and_line_and_leaves_nothing() {
     }
 }
 
+/// An empty file has no header in which a key could be looked up; beside others it counts nothing.
+/// Lines of JSON have no header, and no lines are none too few.
+#[test]
+fn tables_that_are_all_empty_are_refused() {
+    let dir = TempDir::new().unwrap();
+    // What gzip makes of nothing.
+    let packed = *b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    let files = [
+        write(dir.path(), "empty.csv", ""),
+        write(dir.path(), "mark.csv", "\u{feff}"),
+        write(dir.path(), "packed.csv.gz", packed),
+        write(dir.path(), "empty.jsonl", ""),
+    ];
+    let [empty, mark, packed, lines] = &files;
+    let header = write(dir.path(), "header.csv", "k,v\n");
+    let alone = "the file is empty: there is no header that names the columns of the key";
+    let many = "empty.csv: this and all others of 3 files are empty: there is no header";
+    for (inputs, options, refused) in [
+        (vec![empty], vec!["--by", "k"], Some(alone)),
+        (vec![mark], vec!["--by", "k"], Some(alone)),
+        (vec![packed], vec!["--by", "1"], Some(alone)),
+        (vec![empty, mark, packed], vec!["--by", "k"], Some(many)),
+        (vec![empty, &header], vec!["--by", "k"], None),
+        (vec![lines], vec!["--by", "k"], None),
+    ] {
+        for ranks in [1, 4] {
+            let out = dir.path().join("out");
+            let mut command = partition(ranks, 1);
+            command.args(&options).arg("--out").arg(&out).args(&inputs);
+            let done = run(command);
+            let left = leftovers(&out);
+            match refused {
+                Some(why) => {
+                    assert_eq!(done.status, 1, "{inputs:?}: {}", done.stdout);
+                    assert_eq!(done.stderr.matches(why).count(), 1, "{}", done.stderr);
+                    assert_eq!(left, Vec::<String>::new(), "{inputs:?}");
+                }
+                None => {
+                    assert_eq!(done.status, 0, "{inputs:?}: {}", done.stderr);
+                    assert!(!left.is_empty(), "{inputs:?}");
+                    fs::remove_dir_all(&out).unwrap();
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_file_at_fault_is_named_among_many() {
     let dir = TempDir::new().unwrap();

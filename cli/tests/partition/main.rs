@@ -115,7 +115,6 @@ fn mpiexec_and_mpirun_start_it_too() {
 fn few_bytes_for_many_ranks() {
     let dir = TempDir::new().unwrap();
     for (name, content) in [
-        ("none.csv", ""),
         ("header.csv", "k"),
         ("one.csv", "k\n1"),
         ("two.csv", "k\r\n\"1\n2\"\r\n3\r\n"),

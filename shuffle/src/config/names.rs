@@ -206,13 +206,19 @@ mod tests {
                     .unwrap_err()
                     .to_string();
                 assert!(text.contains(&row.variable()), "{text}");
-                let most = text.contains("is the most");
                 assert!(
-                    most || text.contains(&format!("between {low} and {high}")),
+                    text.contains(&format!("between {low} and {high}")),
                     "{text}"
                 );
                 let by_field = Options::default().set(row.name, &beyond.to_string());
                 assert!(by_field.is_err(), "{}", row.name);
+            }
+            for none in ["x", "-1", "1.5", "99999999999999999999999"] {
+                let refused = Options::default().set(row.name, none);
+                let text = refused.unwrap_err().to_string();
+                let expected = format!("a whole number between {low} and {high}");
+                let is_told = text.contains(row.name) && text.contains(none);
+                assert!(is_told && text.contains(&expected), "{text}");
             }
             for within in [low, high] {
                 Options::default()

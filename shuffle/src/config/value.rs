@@ -170,8 +170,18 @@ impl Range {
         if (low..=high).contains(&value) || (zero && value == 0) {
             return None;
         }
-        let or = if zero { "neither 0 nor" } else { "not" };
-        Some(format!("{value} is {or} between {low} and {high}"))
+        Some(format!("{value} is {} between {low} and {high}", self.or()))
+    }
+
+    /// Why a text is no number in the range.
+    pub fn refuse_text(self, text: &str) -> String {
+        let Self { low, high, .. } = self;
+        let or = self.or();
+        format!("`{text}` is {or} a whole number between {low} and {high}")
+    }
+
+    fn or(self) -> &'static str {
+        if self.zero { "neither 0 nor" } else { "not" }
     }
 }
 

@@ -15,6 +15,7 @@ use trihop::transport::fabric::quirks::{self, Quirk};
 use trihop::{Rank, Shares, StreamOptions, Topology};
 
 use super::{BenchArgs, Error};
+use crate::number::whole;
 use crate::run;
 use job::{Fabric, LinksOfAll, Measured, WarmJob, Work};
 
@@ -38,24 +39,24 @@ fn simulated() -> impl TypedValueParser<Value = &'static Quirk> {
 #[derive(Debug, Clone, Default, Args)]
 pub struct ScaleArgs {
     /// scale: ranks on each node, the last one may have fewer [default: 32, or as --nodes asks]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", value_parser = whole::<u32>(1..))]
     pub per_node: Option<u32>,
     /// scale: messages per rank, of 8 bytes [default: 32, above 20,000 ranks 4]; for all-to-all per
     /// pair of ranks [default: 1]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..=60_000))]
     pub messages: Option<u32>,
     /// scale: who sends to whom [default: random]
     #[arg(long, value_enum)]
     pub pattern: Option<Pattern>,
     /// scale: seed of targets, delays and turns; the same seed is the same run [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(..))]
     pub seed: Option<u64>,
     /// scale: provider whose limits and rules the fabric has, of receives above all; more than it
     /// takes end the run [default: 4,096 receives]
     #[arg(long, value_name = "PROVIDER", value_parser = simulated())]
     pub provider_limits: Option<&'static Quirk>,
     /// scale: streams; each pair of ranks uses one of them [default: 1]
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "S", value_parser = whole::<u16>(1..=1000))]
     pub streams: Option<u16>,
 }
 
