@@ -50,8 +50,8 @@ struct OfRank {
 impl Load {
     /// Counts over all ranks of `topology`. Time follows ranks + nodes x distinct numbers of ranks
     /// on a node; of `mesh` ranks x dimensions x ranks on a node, or lengths of the grid where these
-    /// are less; of `node-mesh` nodes x lengths of the grid, of `team-mesh` ranks x these. Of a route of a program's own, it is
-    /// ranks x ranks.
+    /// are less; of `node-mesh` nodes x lengths of the grid, of `team-mesh` ranks x these. Of a
+    /// route of a program's own, it is ranks x ranks.
     ///
     /// # Errors
     /// The route does not suit the job.
