@@ -643,11 +643,13 @@ typedef struct trihop_options_t {
   // (`mesh:3d`, and two dimensions where nothing is said); there are 20 dimensions
   // at most. `node-mesh` (`node-mesh:4x8`, `node-mesh:3d`) does so on a grid of
   // nodes, with three hops for each coordinate at most and the links divided among
-  // the ranks of a node. For mini-ranks grids are of processes, for ranks with
-  // agents of nodes, and `fabric-only` is refused. A Rust program may bring its
-  // own. Where an eighth of `memory_bytes` does not hold two batches for each link,
-  // all others than `three-hop` alone are refused.
-  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
+  // the ranks of a node. `team-mesh` (`team-mesh:4x8`, `team-mesh:3d`) too, with a
+  // team of a node's ranks for each dimension: two hops at most beside one for each
+  // coordinate, and more links. For mini-ranks grids are of processes, for ranks
+  // with agents of nodes, and `fabric-only` is refused. A Rust program may bring
+  // its own. Where an eighth of `memory_bytes` does not hold two batches for each
+  // link, all others than `three-hop` alone are refused.
+  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.

@@ -244,7 +244,11 @@ fn ig_on_one_and_two_nodes() {
 #[test]
 fn histo_goes_along_grids_on_each_seat() {
     for seat in ["inline", "minirank --minis-per-rank 1", "agent"] {
-        for (route, name) in [("mesh:2x3", "mesh:2x3"), ("node-mesh:1d", "node-mesh:3")] {
+        for (route, name) in [
+            ("mesh:2x3", "mesh:2x3"),
+            ("node-mesh:1d", "node-mesh:3"),
+            ("team-mesh:2d", "team-mesh:2x2"),
+        ] {
             let words = format!("histo --count 5000 --ranks 6 --nodes 3 --route {route}");
             let rows = rows(&format!("{words} --seat {seat}"));
             assert_eq!((rows.len(), &rows[0]["route"]), (1, &name.into()), "{seat}");

@@ -73,6 +73,11 @@ fn grids_deliver_every_message_once_with_and_without_holes() {
         ("3,1,2", "node-mesh"),
         ("2,2,2,2", "node-mesh:2x2"),
         ("1,2,1,2,1", "node-mesh:2x2x2"),
+        ("3,1,2", "team-mesh"),
+        ("2,2,2,2", "team-mesh:2x2"),
+        ("1,1", "team-mesh:1x2"),
+        ("3,2", "team-mesh:1d"),
+        ("1,2,4,2,1", "team-mesh:2x2x2"),
     ] {
         let ranks: u64 = shape
             .split(',')

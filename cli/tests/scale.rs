@@ -46,7 +46,12 @@ fn a_seed_replays_a_whole_job() {
 #[test]
 fn a_simulated_job_goes_along_the_grid_that_is_asked_for() {
     // Those along the last dimension are lanes.
-    for (route, links) in [("mesh:4x4x4", 6), ("mesh:16x4", 15), ("node-mesh:4x4", 2)] {
+    for (route, links) in [
+        ("mesh:4x4x4", 6),
+        ("mesh:16x4", 15),
+        ("node-mesh:4x4", 2),
+        ("team-mesh:4x4", 6),
+    ] {
         let row = row(&format!(
             "--ranks 64 --per-node 4 --messages 6 --route {route}"
         ));

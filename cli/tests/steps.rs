@@ -136,6 +136,7 @@ fn programs_in_c_and_cpp_go_along_any_route() {
             ("mesh:2x3", "inline"),
             ("mesh:2x2x2", "threaded"),
             ("node-mesh:2d", "inline"),
+            ("team-mesh:2d", "threaded"),
         ] {
             let arguments = [&[seat], arguments].concat();
             let shape = ["-n", "6", "--nodes", "3"];

@@ -346,6 +346,47 @@ fn routes_are_compared_by_what_they_ask_of_the_busiest_rank() {
     );
 }
 
+#[test]
+fn lanes_and_buffers_of_routes_that_are_compared_are_those_on_paper() {
+    let told = report(topo("-n 8 --nodes 2 --advise --route team-mesh:2 --json"));
+    let routes = told["routes"].as_array().unwrap();
+    let of = |name: &str| {
+        let route = routes.iter().find(|route| route["route"] == name).unwrap();
+        ["links", "lanes", "buffer_bytes"].map(|figure| route[figure].as_u64().unwrap())
+    };
+    // A lane to oneself and to each of three others, and where what has come from another node goes
+    // on inside of its own, one more to each of those. Buffers are two batches of 64 KiB for each
+    // link.
+    for (name, links, lanes) in [
+        ("direct", 4, 4),
+        ("three-hop:1", 1, 4 + 3),
+        // With a rail for each rank, it has come to its target.
+        ("three-hop:4", 1, 4),
+        ("mesh:2x4", 1, 4),
+        // Rows of two inside of a node, and one to a rank of it and two of the other one.
+        ("mesh:4x2", 2, 3),
+        ("node-mesh:2", 1, 4 + 3),
+        ("team-mesh:2", 1, 4 + 3),
+        // Inside of a node before, between and behind two dimensions, one of which is of length 1.
+        ("node-mesh:2x1", 1, 4 + 3 + 3),
+        ("team-mesh:2x1", 1, 4 + 3 + 3),
+    ] {
+        assert_eq!(
+            of(name),
+            [links, lanes, 2 * links * 65_536],
+            "{name}: {told}"
+        );
+    }
+    // So many links have all of an eighth of 32 MiB.
+    let shown = topo("--nodes 513 --per-node 1 --advise").succeeded().stdout;
+    let direct = shown
+        .lines()
+        .find(|line| line.starts_with("direct "))
+        .unwrap();
+    let columns: Vec<&str> = direct.split_whitespace().take(4).collect();
+    assert_eq!(columns, ["direct", "512", "1", "4194"], "{shown}");
+}
+
 /// Four ranks on each of two nodes: each agent has the link to the ranks of the other one's.
 #[test]
 fn what_agents_carry_is_counted_as_on_paper() {

@@ -342,7 +342,8 @@ fn over_routes(mini: MiniRank) -> Result<String> {
         route: route.parse().unwrap(),
         ..StreamOptions::default()
     };
-    let sums = ["direct", "mesh", "node-mesh:2d"].map(|route| (route, State::new([0u64; 2])));
+    let sums = ["direct", "mesh", "node-mesh:2d", "team-mesh:2d"]
+        .map(|route| (route, State::new([0u64; 2])));
     let mut streams = Vec::new();
     for (route, sum) in &sums {
         let stream = job.stream::<u64>(route).options(options(route));

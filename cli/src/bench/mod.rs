@@ -246,8 +246,8 @@ pub struct BenchArgs {
     pub api: Vec<a2a::Api>,
     #[command(flatten)]
     pub scale: scale::ScaleArgs,
-    /// Route of the messages: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K,
-    /// mesh:AxB..., mesh:Nd, and node-mesh: as mesh:
+    /// Route of the messages: three-hop, direct, fabric-only, mesh, node-mesh, team-mesh,
+    /// three-hop:K, mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:
     /// [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,

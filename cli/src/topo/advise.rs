@@ -144,6 +144,8 @@ pub fn advise(
         "node-mesh:1d",
         "node-mesh",
         "node-mesh:3d",
+        "team-mesh",
+        "team-mesh:3d",
     ];
     for text in usual
         .map(str::to_owned)

@@ -1,14 +1,14 @@
 //! What a route asks of all ranks of a job: links, hops, relayed pairs. Exact, and without looking
-//! at every pair: routes along grids are counted dimension by dimension (`mesh`, `node_mesh`), and
-//! the others say what goes through their edges.
+//! at every pair: routes along grids are counted dimension by dimension (`mesh`, `along_nodes`),
+//! and the others say what goes through their edges.
 //!
 //! Of those, an edge between nodes carries what some ranks of the one node send to some of the other, and
 //! the same backwards. So it is enough to look at each such edge once, and ranks of equal local
 //! rank on nodes of equal size carry the same, but for what is left out where a node would speak
 //! with itself.
 
+mod along_nodes;
 mod mesh;
-mod node_mesh;
 mod row;
 
 use std::collections::HashMap;
@@ -50,8 +50,8 @@ struct OfRank {
 impl Load {
     /// Counts over all ranks of `topology`. Time follows ranks + nodes x distinct numbers of ranks
     /// on a node; of `mesh` ranks x dimensions x ranks on a node, or lengths of the grid where these
-    /// are less; of `node-mesh` nodes x lengths of the grid. Of a route of a program's own, it is
-    /// ranks x ranks.
+    /// are less; of `node-mesh` nodes x lengths of the grid, of `team-mesh` ranks x these. Of a
+    /// route of a program's own, it is ranks x ranks.
     ///
     /// # Errors
     /// The route does not suit the job.
@@ -61,8 +61,9 @@ impl Load {
             RouteName::NodeMesh(grid) => match grid.sizes() {
                 // The same, but for its name.
                 [_] => Self::carried(topology, RouteName::ThreeHop(Rails::ONE), 1),
-                sizes => node_mesh::load(topology, sizes),
+                sizes => along_nodes::of_representatives(topology, sizes),
             },
+            RouteName::TeamMesh(grid) => along_nodes::of_teams(topology, grid.sizes()),
             route @ (RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails)) => {
                 Self::carried(topology, route, rails.number())
             }
@@ -267,6 +268,8 @@ mod tests {
             "mesh:4d",
             "node-mesh:1d",
             "node-mesh:3d",
+            "team-mesh:1d",
+            "team-mesh:3d",
         ];
         let given = given.map(|name| name.parse().unwrap());
         all_agree(topology, RouteName::all().into_iter().chain(given))
@@ -321,7 +324,8 @@ mod tests {
                 let lengths: Vec<_> = lengths.iter().map(u32::to_string).collect();
                 format!("{name}:{}", lengths.join("x")).parse().unwrap()
             };
-            let names = [grid("mesh", topology.size()), grid("node-mesh", topology.nodes())];
+            let nodes = topology.nodes();
+            let names = [grid("mesh", topology.size()), grid("node-mesh", nodes), grid("team-mesh", nodes)];
             all_agree(&topology, names)?;
         }
     }
@@ -343,6 +347,13 @@ mod tests {
         assert_eq!(load.hops.iter().sum::<u64>(), ranks * ranks);
         assert_eq!(load.links.summary().total, 10_000 * 198);
         assert_eq!(load.carried.summary().total, each * ranks);
+        // A team of 16 for each dimension: of 99 neighbours each rank sends to those in one, and
+        // hears those in the other.
+        let load = Load::new(&topology, "team-mesh:100x100".parse().unwrap()).unwrap();
+        assert_eq!(load.hops.iter().sum::<u64>(), ranks * ranks);
+        let (links, carried) = (load.links.summary(), load.carried.summary());
+        assert_eq!((links.min, links.max, load.most_hops()), (198, 198, 4));
+        assert_eq!((carried.min, carried.max), (each, each));
         // 17 ranks are missing, which others stand in for.
         let mut sizes = vec![32; 9_999];
         sizes.push(15);

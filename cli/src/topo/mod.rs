@@ -49,8 +49,8 @@ pub struct TopoArgs {
     #[command(flatten)]
     shape: Shape,
 
-    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, three-hop:K, mesh:AxB..., mesh:Nd,
-    /// and node-mesh: as mesh:;
+    /// Route: three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K,
+    /// mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:;
     /// by default TRIHOP_ROUTE, else three-hop
     #[arg(long, value_name = "NAME")]
     route: Option<RouteName>,

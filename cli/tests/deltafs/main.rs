@@ -254,7 +254,11 @@ fn a_runner_delivers_everything_over_grids_with_several_link_stages() {
     }
     let runner = client("runner", Compiler::C);
     let job = ["-n", "8", "--nodes", "4"];
-    for (route, between) in [("mesh:1x2x2x2", "2"), ("node-mesh:2x2", "3")] {
+    for (route, between) in [
+        ("mesh:1x2x2x2", "2"),
+        ("node-mesh:2x2", "3"),
+        ("team-mesh:2x2", "3"),
+    ] {
         let environment = [("TRIHOP_ROUTE", route), ("REMOTE_STAGES", between)];
         let ended = launch_with(&job, &runner, &["-c", "1000", "-f", "300"], &environment);
         assert_eq!(

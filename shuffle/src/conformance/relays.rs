@@ -44,6 +44,7 @@ pub fn route(seed: u64) -> RouteName {
         1 => RouteName::Direct,
         2 => "mesh:2d".parse().unwrap(),
         3 => "node-mesh:2d".parse().unwrap(),
+        4 => "team-mesh:2d".parse().unwrap(),
         _ => RouteName::default(),
     }
 }

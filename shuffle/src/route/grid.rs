@@ -212,7 +212,7 @@ impl NodeGrid {
 
 /// One dimension of a grid, as one member sees it.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub struct Row {
     size: u32,
     /// Places between two neighbours.
     stride: u32,
@@ -306,9 +306,17 @@ impl Row {
         self.forward.len() as u32 - 1
     }
 
-    /// Those that it sends to.
+    /// Each of them.
     pub fn other(&self, number: u32) -> u32 {
         self.forward[number as usize + usize::from(number >= self.own)]
+    }
+
+    /// Those that send to it, ascending: its neighbours but those that stand in for somebody.
+    pub fn heard(&self) -> impl Iterator<Item = u32> {
+        let me = self.forward[self.own as usize];
+        let block = me - me % self.block();
+        let neighbours = self.neighbours.iter().copied();
+        neighbours.filter(move |&member| member >= block)
     }
 }
 
@@ -338,22 +346,26 @@ pub(super) fn step(rows: &[Row], done: usize, target: u32) -> Option<Step> {
     Some(Step::Here)
 }
 
-/// The last step of the way from `source` to this member, one of so many: who makes it, and along
-/// which row; `None` from itself.
-pub(super) fn last_step(rows: &[Row], members: u32, source: u32) -> Option<(u32, usize)> {
-    let (mut holder, mut last) = (source, None);
-    for (number, row) in rows.iter().enumerate() {
+/// The steps of the way from `source` to this member, one of so many: each from whom, to whom, and
+/// along which row.
+pub(super) fn steps(
+    rows: &[Row],
+    members: u32,
+    source: u32,
+) -> impl Iterator<Item = (u32, u32, usize)> {
+    let mut holder = source;
+    rows.iter().enumerate().filter_map(move |(number, row)| {
         let coordinate = row.coordinate(holder);
         if coordinate == row.own {
-            continue;
+            return None;
         }
-        last = Some((holder, number));
+        let from = holder;
         holder = holder - coordinate * row.stride + row.own * row.stride;
         if holder >= members {
             holder -= row.block();
         }
-    }
-    last
+        Some((from, holder, number))
+    })
 }
 
 #[cfg(test)]
@@ -413,7 +425,7 @@ mod tests {
     }
 
     /// Followed from every member to every other: one step for each coordinate that differs, along
-    /// rows in order, and the last step is known at the end.
+    /// rows in order, and the steps are known at the end.
     #[test]
     fn every_way_ends_with_holes_and_without() {
         for sizes in [
@@ -426,26 +438,37 @@ mod tests {
         ] {
             let places: u32 = sizes.iter().product();
             for members in 1..=places {
-                let rows: Vec<_> = (0..members)
+                let all: Vec<_> = (0..members)
                     .map(|member| Row::all(sizes, member, members))
                     .collect();
+                let rows = &all;
                 for (source, target) in (0..members).flat_map(|s| (0..members).map(move |t| (s, t)))
                 {
-                    let (mut here, mut done, mut last) = (source, 0, None);
+                    let (mut here, mut done, mut taken) = (source, 0, Vec::new());
                     while let Step::To(next, row) =
                         step(&rows[here as usize], done, target).expect("a way")
                     {
                         assert!(row >= done && next < members && next != here);
                         let of_row = &rows[here as usize][row];
                         assert!(of_row.neighbours.contains(&next));
-                        let back = &rows[next as usize][row].neighbours;
-                        assert!(back.contains(&here), "{next} knows {here}");
-                        (last, here, done) = (Some((here, row)), next, row + 1);
+                        let back = &rows[next as usize][row];
+                        assert!(back.neighbours.contains(&here), "{next} knows {here}");
+                        assert!(back.heard().any(|from| from == here), "{next} hears {here}");
+                        taken.push((here, next, row));
+                        (here, done) = (next, row + 1);
                     }
                     assert_eq!(here, target);
-                    assert_eq!(last_step(&rows[target as usize], members, source), last);
+                    let known: Vec<_> = steps(&rows[target as usize], members, source).collect();
+                    assert_eq!(known, taken);
                 }
                 for row in 0..sizes.len() {
+                    // Who hears somebody is one of those that this one sends to.
+                    for (me, rows) in (0..).zip(rows) {
+                        for from in rows[row].heard() {
+                            let there = &all[from as usize][row];
+                            assert!((0..there.others()).any(|number| there.other(number) == me));
+                        }
+                    }
                     let most = rows.iter().map(|rows| rows[row].neighbours.len()).max();
                     assert!(most <= Some(rows[0][row].most as usize));
                 }

@@ -4,7 +4,7 @@
 //! dimension is as long as a node, the hop inside the node comes before those between nodes. With
 //! two ranks in each dimension it is a hypercube.
 
-use super::grid::{BETWEEN, DIMENSIONS, Grid, Row, Step, last_step, step};
+use super::grid::{BETWEEN, DIMENSIONS, Grid, Row, Step, step, steps};
 use super::{EndpointId, Next, Reach, Route, Stage, StageSpec, stage};
 use trihop_transport::topology::{Rank, Topology};
 
@@ -151,9 +151,9 @@ impl Route for Mesh {
     }
 
     fn passes(&self, at: Stage, source: Rank) -> bool {
-        let last = last_step(&self.rows, self.topology.size(), source.0);
+        let last = steps(&self.rows, self.topology.size(), source.0).last();
         // One's own comes over the first stage.
-        let stage = last.map_or(Stage::FIRST, |(_, row)| Stage(row as u8 + 1));
+        let stage = last.map_or(Stage::FIRST, |(_, _, row)| Stage(row as u8 + 1));
         stage == at
     }
 }

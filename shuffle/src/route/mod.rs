@@ -8,6 +8,7 @@
 //! A new route is a file with an implementation of [`Route`], and a row of the table in this one. A
 //! program brings its own by [`register`].
 
+mod along_nodes;
 mod direct;
 mod grid;
 mod mesh;
@@ -15,6 +16,7 @@ mod node_mesh;
 mod own;
 mod rails;
 mod relayed;
+mod team_mesh;
 mod three_hop;
 mod tree;
 
@@ -26,6 +28,7 @@ pub use node_mesh::NodeMesh;
 pub use own::{OwnRoute, register};
 pub use rails::Rails;
 pub use relayed::Relayed;
+pub use team_mesh::TeamMesh;
 pub use three_hop::ThreeHop;
 pub use tree::Tree;
 
@@ -372,7 +375,12 @@ routes! { $
 
     /// `node-mesh`: along a grid of nodes, between their representatives. `node-mesh:10x10` has
     /// these lengths, `node-mesh:3d` three that suit the job, and `node-mesh` alone two.
-    NodeMesh(grid: NodeGrid) = "node-mesh", NodeMesh, node_mesh::stages(grid);
+    NodeMesh(grid: NodeGrid) = "node-mesh", NodeMesh, along_nodes::stages(grid);
+
+    /// `team-mesh`: along a grid of nodes whose ranks are teams, one for each dimension, that share
+    /// its messages. `team-mesh:10x10` has these lengths, `team-mesh:3d` three that suit the job,
+    /// and `team-mesh` alone two.
+    TeamMesh(grid: NodeGrid) = "team-mesh", TeamMesh, along_nodes::stages(grid);
 }
 
 // Behind the table, which makes the macro that they use.
@@ -412,6 +420,8 @@ impl RouteName {
             "mesh:4d",
             "node-mesh:1d",
             "node-mesh:3d",
+            "team-mesh:1d",
+            "team-mesh:3d",
             "three-hop:1",
             "three-hop:2",
             "three-hop:3",

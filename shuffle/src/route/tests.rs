@@ -386,7 +386,7 @@ fn a_hypercube_of_a_thousand_ranks_corrects_one_bit_with_each_hop() {
 #[test]
 fn grids_of_most_dimensions_reach_every_rank() {
     let shape = Shape::new(&[2, 3, 1], 0);
-    for text in ["mesh:20d", "node-mesh:20d"] {
+    for text in ["mesh:20d", "node-mesh:20d", "team-mesh:20d"] {
         let name: RouteName = text.parse().unwrap();
         let name = name.for_job(&shape.seen_by(EndpointId(0))).unwrap();
         for (source, target) in (0..6).flat_map(|s| (0..6).map(move |t| (s, t))) {
