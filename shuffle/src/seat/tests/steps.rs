@@ -542,7 +542,9 @@ fn follow_inline(rank: u32, bootstrap: Custom) -> Result<u64> {
         stream.push(Rank(0), 1)?;
         stream.flush(crate::Queues::ORIGIN)?;
     }
-    hears_what_follows(rank, &heard, || drop(job.progress().unwrap()));
+    hears_what_follows(rank, &heard, || {
+        job.progress().unwrap();
+    });
     job.barrier()?;
     job.shutdown()?;
     Ok(heard.load(Ordering::Relaxed))
