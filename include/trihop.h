@@ -1718,8 +1718,9 @@ trihop_status_t trihop_stream_begin_step_with(const struct trihop_stream_t *stre
 
 // As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
 // it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
-// before `at_end` has returned. `count` and `of` of its options are not used. Where it fails, nothing
-// is called, unless `at_start` itself has started another end.
+// before `at_end` has returned or starts the next end. `count` and `of` of its options are not used.
+// Where it fails, nothing is called, unless another end has begun during `at_start`, or the job has
+// failed.
 //
 // Threads: as `trihop_stream_begin_step_with`.
 trihop_status_t trihop_stream_start_with(const struct trihop_stream_t *stream,
