@@ -36,11 +36,20 @@ fn all_ranks_succeed() {
 
 #[test]
 fn an_option_that_is_mistyped_is_no_command() {
-    let words = ["-n", "2", "--nodess", "2", "--", "true"];
-    let ended = Launched::trihop(words.map(str::to_owned)).wait();
-    let why = "\"--nodess\" is no option of `trihop run`";
-    assert!(ended.stderr.contains(why), "{}", ended.stderr);
-    assert_eq!(ended.status, 2);
+    for (words, why) in [
+        ("-n 2 --nodess 2 -- true", "\"--nodess\" is no option"),
+        ("--nodess 2 -n 2 -- true", "\"--nodess\" is no option"),
+        ("-np 2 true", "ranks are counted by `-n`"),
+        ("--np 2 true", "ranks are counted by `-n`"),
+        ("-n2 true", "`-n 2`"),
+        ("--node-sizes 1,1 -n2 -- true", "`-n 2`"),
+        ("true", "how many ranks?"),
+        ("--nodes 2 true", "how many ranks?"),
+    ] {
+        let ended = Launched::trihop(words.split(' ').map(str::to_owned)).wait();
+        assert!(ended.stderr.contains(why), "{words}: {}", ended.stderr);
+        assert_eq!(ended.status, 2, "{words}");
+    }
 }
 
 #[test]

@@ -181,9 +181,8 @@ static void follow_rounds(void)
     EQUAL(trihop_stream_start_with(stream, 2, &options), TRIHOP_ERR_INVALID_ARGUMENT);
     end_next(&chain, stream);
     while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps) {
-        int moved;
         if (is_inline)
-            OK(trihop_poll(job, &moved));
+            OK(trihop_stream_wait(stream));
         else
             sched_yield();
     }

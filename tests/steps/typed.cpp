@@ -283,7 +283,7 @@ void chains(trihop::Job &job, bool is_inline) {
 /* Rounds and fences that start the next one when they are over. */
 void rounds(trihop::Job &job, bool is_inline) {
     struct Thrown {};
-    constexpr std::uint64_t all = 60;
+    constexpr std::uint64_t all = 24;
     const std::uint32_t size = job.size();
     std::vector<std::uint64_t> heard(all + 2);
     std::uint64_t starts = 0, early = 0;
@@ -311,7 +311,7 @@ void rounds(trihop::Job &job, bool is_inline) {
     start();
     while (ends < all) {
         if (is_inline)
-            job.poll();
+            stream.wait();
         else
             std::this_thread::yield();
     }

@@ -49,15 +49,17 @@ EXIT STATUS
 
 /// Options of `trihop run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(
+    after_help = AFTER_HELP,
+    override_usage = "trihop run [OPTIONS] {-n <RANKS> | --node-sizes <SIZES>} <CMD>..."
+)]
 pub struct RunArgs {
     /// Number of ranks (default: the sum of --node-sizes)
     #[arg(
         short = 'n',
         long,
         value_name = "RANKS",
-        value_parser = whole::<u32>(1..),
-        required_unless_present = "node_sizes"
+        value_parser = whole::<u32>(1..)
     )]
     ranks: Option<u32>,
     /// Number of simulated nodes; ranks are spread over them in blocks, the first nodes taking the
@@ -133,10 +135,11 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     // All words from the first one on that is no option are the command's.
     let first = args.command.first().map(|word| word.to_string_lossy());
     if let Some(word) = first.filter(|word| word.starts_with('-')) {
-        return Err(Error::Usage(format!(
-            "{word:?} is no option of `trihop run`, and no command begins so; options come before \
-             the command"
-        )));
+        return Err(Error::Usage(no_option(&word)));
+    }
+    if args.ranks.is_none() && args.node_sizes.is_empty() {
+        let why = "how many ranks? Say -n RANKS, or --node-sizes SIZES, before the command";
+        return Err(Error::Usage(why.to_owned()));
     }
     let sizes = node_sizes(args.ranks, args.nodes, &args.node_sizes)?;
     let mut spec = LaunchSpec::new(sizes, args.command);
@@ -165,6 +168,23 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
             Ok(error.exit_status())
         }
         Err(error) => Err(error),
+    }
+}
+
+/// What to say of a word that stands where the command should, and is like an option.
+fn no_option(word: &str) -> String {
+    let number = word
+        .strip_prefix("-n")
+        .map(|rest| rest.trim_start_matches('='));
+    match (number, word.trim_start_matches('-')) {
+        (Some(number), _) if number.parse::<u32>().is_ok() => {
+            format!("{word:?}: the number is a word of its own, `-n {number}`")
+        }
+        (_, "np") => format!("{word:?} is no option of `trihop run`: ranks are counted by `-n`"),
+        _ => format!(
+            "{word:?} is no option of `trihop run`, and no command begins so; options come before \
+             the command"
+        ),
     }
 }
 

@@ -7,8 +7,8 @@
 //! differs. A hop to another node lands on the member with the sender's number of the team of the
 //! next dimension, so it goes on from there at once where that dimension differs too. After the last
 //! dimension it lands on the team of the first one, and a hop inside the node leads to the target.
-//! So a way has two hops at most beside those between nodes, where between representatives it has
-//! one before and one behind each.
+//! So a way has two hops more than the grid has dimensions, at most: a dimension that does not differ
+//! costs one inside at most, where between representatives there is one before and one behind each.
 //!
 //! A rank sends along its own dimension and hears those of the one before, so it has a link for each
 //! neighbour in both. Between two nodes all members of a team have links, and share what goes there.
