@@ -828,8 +828,8 @@ typedef struct trihop_step_options_t {
   int32_t priority;
   // Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
   // contributors of this rank may push: what they push from now on counts in this step. Of a
-  // round or a fence, it is called before that starts: what it pushes counts. Other ranks may not
-  // have begun it, and need not have. Null for nothing.
+  // round or a fence, it is called before that starts: what it pushes counts. Other ranks may
+  // not have begun it, and need not have. Null for nothing.
   trihop_step_call_t at_start;
   // Called once, when the step is over for this rank, whoever asks for that or nobody: on an
   // inline job inside of a call that makes progress, between two rounds of it; with threads on
@@ -1718,9 +1718,9 @@ trihop_status_t trihop_stream_begin_step_with(const struct trihop_stream_t *stre
 
 // As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
 // it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
-// before `at_end` has returned or starts the next end. `count` and `of` of its options are not used.
-// Where it fails, nothing is called, unless another end has begun during `at_start`, or the job has
-// failed.
+// before `at_end` has returned or starts the next end. `count` and `of` of its options are not
+// used. Where it fails, nothing is called, unless another end has begun during `at_start`, or the
+// job has failed.
 //
 // Threads: as `trihop_stream_begin_step_with`.
 trihop_status_t trihop_stream_start_with(const struct trihop_stream_t *stream,
@@ -1983,8 +1983,8 @@ trihop_status_t trihop_array_open(const struct trihop_job_t *job,
                                   const struct trihop_array_calls_t *calls,
                                   struct trihop_array_t **array);
 
-// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in the
-// push itself, where the element is here; else it is sent on at once. Called once, behind the
+// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in
+// the push itself, where the element is here; else it is sent on at once. Called once, behind the
 // opening; other ranks need not do the same. Of inline jobs. Order is kept, as
 // `trihop_stream_own_at_once` says; broadcasts go the usual way, and so does what handlers, and
 // visitors of `trihop_array_each`, push.
@@ -2038,9 +2038,9 @@ trihop_status_t trihop_array_try_push(const struct trihop_array_t *array,
                                       const void *item,
                                       size_t length);
 
-// Sends `count` items of `length` bytes each, one after the other in memory, each to the element of
-// the key in its place of `keys`. How many were taken goes to `sent`, which may be null: `count`
-// unless the call fails. Otherwise as `trihop_array_push`.
+// Sends `count` items of `length` bytes each, one after the other in memory, each to the element
+// of the key in its place of `keys`. How many were taken goes to `sent`, which may be null:
+// `count` unless the call fails. Otherwise as `trihop_array_push`.
 //
 // Threads: any, and inside handlers.
 trihop_status_t trihop_array_push_many(const struct trihop_array_t *array,

@@ -174,8 +174,8 @@ unsafe fn with_item(
     unsafe { with(array, call) }
 }
 
-/// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in the
-/// push itself, where the element is here; else it is sent on at once. Called once, behind the
+/// From now on, what this rank pushes to elements whose owner it is, is handed to the handler in
+/// the push itself, where the element is here; else it is sent on at once. Called once, behind the
 /// opening; other ranks need not do the same. Of inline jobs. Order is kept, as
 /// `trihop_stream_own_at_once` says; broadcasts go the usual way, and so does what handlers, and
 /// visitors of `trihop_array_each`, push.
@@ -297,9 +297,9 @@ pub unsafe extern "C" fn trihop_array_try_push(
     }
 }
 
-/// Sends `count` items of `length` bytes each, one after the other in memory, each to the element of
-/// the key in its place of `keys`. How many were taken goes to `sent`, which may be null: `count`
-/// unless the call fails. Otherwise as `trihop_array_push`.
+/// Sends `count` items of `length` bytes each, one after the other in memory, each to the element
+/// of the key in its place of `keys`. How many were taken goes to `sent`, which may be null:
+/// `count` unless the call fails. Otherwise as `trihop_array_push`.
 ///
 /// Threads: any, and inside handlers.
 #[unsafe(no_mangle)]

@@ -107,8 +107,8 @@ impl Deliveries {
         })
     }
 
-    /// Has the delivery thread make a call, before what waits for handlers; false where it has ended,
-    /// or is about to.
+    /// Has the delivery thread make a call, before what waits for handlers; false where it has
+    /// ended, or is about to.
     pub fn call(&self, call: Call) -> bool {
         self.0.post(|slots| {
             slots.calls.push_back(call);

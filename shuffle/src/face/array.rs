@@ -151,11 +151,11 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         &self.codec
     }
 
-    /// What this rank pushes by this handle, and by those that are cloned from it later, to elements
-    /// whose owner it is, is handed to the handler in the push itself, where the element is here;
-    /// else it is sent on at once. Other ranks need not do the same. Order is kept, as
-    /// [`Stream::own_at_once`](crate::Stream::own_at_once) says, and so do broadcasts, which go the
-    /// usual way, and what is pushed inside of [`Array::with`].
+    /// What this rank pushes by this handle, and by those that are cloned from it later, to
+    /// elements whose owner it is, is handed to the handler in the push itself, where the element
+    /// is here; else it is sent on at once. Other ranks need not do the same. Order is kept, as
+    /// [`Stream::own_at_once`](crate::Stream::own_at_once) says. Broadcasts go the usual way, and
+    /// so does what is pushed inside of [`Array::with`].
     ///
     /// # Errors
     /// As that.

@@ -133,8 +133,8 @@ impl<'h, F: Clone + 'h> StepBuilder<'_, F, Inline<'h>> {
 }
 
 /// The end of a step that [`StepBuilder::begin`] or
-/// [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a future: ready when the step is over, whoever has heard so. It may be dropped, and the stream
-/// asked instead.
+/// [`Stream::begin_step`](crate::Stream::begin_step) has begun, as a future: ready when the step is
+/// over, whoever has heard so. It may be dropped, and the stream asked instead.
 ///
 /// On a threaded job the progress thread wakes who awaits it. An inline job moves on only when the
 /// future is polled, so it asks to be polled again at once.
@@ -164,8 +164,8 @@ impl<S: Seat> Future for Step<S> {
     }
 }
 
-/// The end of a fence of all streams that [`Job::begin_fence`](crate::Job::begin_fence) has begun, as
-/// a future: as a [`Step`].
+/// The end of a fence of all streams that [`Job::begin_fence`](crate::Job::begin_fence) has begun,
+/// as a future: as a [`Step`].
 pub struct FenceOfAll<S: Seat> {
     seat: S,
     number: u64,

@@ -4,8 +4,8 @@
 //! next one, over the link between both, and on from there. So the links that a grid needs at all,
 //! `s - 1` in each dimension of `s` nodes, are divided among the ranks of a node, and between two
 //! nodes there is one link. It is what the manual of Charm++'s TRAM calls an aggressive node-aware
-//! scheme: the ranks of a node are one buffer towards each neighbour of the node, whatever their own
-//! place is. A rank that speaks with both neighbours itself saves the hop in between.
+//! scheme: the ranks of a node are one buffer towards each neighbour of the node, whatever their
+//! own place is. A rank that speaks with both neighbours itself saves the hop in between.
 //!
 //! The speakers of a node follow from the neighbour's coordinate, dimension after dimension: that
 //! towards coordinate `j` is the local rank `j` plus the lengths of the dimensions before, modulo the

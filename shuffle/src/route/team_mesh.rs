@@ -5,15 +5,16 @@
 //! dimension of `s` nodes, and not in all. Members of a team are numbered. What a rank sends goes
 //! inside its node to the member with its own number of the team of the first dimension that
 //! differs. A hop to another node lands on the member with the sender's number of the team of the
-//! next dimension, so it goes on from there at once where that dimension differs too. After the last
-//! dimension it lands on the team of the first one, and a hop inside the node leads to the target.
-//! So a way has two hops more than the grid has dimensions, at most: a dimension that does not differ
-//! costs one inside at most, where between representatives there is one before and one behind each.
+//! next dimension, so it goes on from there at once where that dimension differs too. After the
+//! last dimension it lands on the team of the first one, and a hop inside the node leads to the
+//! target. So a way has two hops more than the grid has dimensions, at most: a dimension that does
+//! not differ costs one inside at most, where between representatives there is one before and one
+//! behind each.
 //!
-//! A rank sends along its own dimension and hears those of the one before, so it has a link for each
-//! neighbour in both. Between two nodes all members of a team have links, and share what goes there.
-//! TRAM's ranks of a node are a last dimension with a team of its own; here lanes lead from each
-//! rank of a node to each, so no team is needed for it, and no rank is left without one.
+//! A rank sends along its own dimension and hears those of the one before, so it has a link for
+//! each neighbour in both. Between two nodes all members of a team have links, and share what goes
+//! there. TRAM's ranks of a node are a last dimension with a team of its own; here lanes lead from
+//! each rank of a node to each, so no team is needed for it, and no rank is left without one.
 //!
 //! A number beyond those of a team counts on from its first: where nodes have different numbers of
 //! ranks, or these are no multiple of the dimensions. Where a node has fewer ranks than there are

@@ -60,8 +60,8 @@ pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
     Ok(is_over)
 }
 
-/// As [`test_fence`], of the fence with this number, which is over too where somebody else has heard
-/// so; where it is not over, `waker` is woken when it may be.
+/// As [`test_fence`], of the fence with this number, which is over too where somebody else has
+/// heard so; where it is not over, `waker` is woken when it may be.
 pub(crate) fn test_fence_or_wake<S: Seating>(seat: &S, number: u64, waker: &Waker) -> Result<bool> {
     let what = "a fence that is awaited";
     if !seat.with(what, |job| Ok(job.is_fencing(number)))? {

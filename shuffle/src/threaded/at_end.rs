@@ -25,7 +25,8 @@ pub(super) fn is_at_end() -> bool {
     CALLING.with(Cell::get)
 }
 
-/// A call at the end of the step with this number, as a delivery thread makes it. One that panics ends the job, as a handler does.
+/// A call at the end of the step with this number, as a delivery thread makes it. One that panics
+/// ends the job, as a handler does.
 pub(super) fn guarded(
     name: &Arc<str>,
     engine: Weak<SharedEngine>,

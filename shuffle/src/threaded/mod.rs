@@ -202,10 +202,10 @@ impl<F: Clone + Send + 'static> StepBuilder<'_, F, Threaded> {
     ///
     /// The step is over before it is called: the stream takes sends again, others may be in the
     /// next step already, and [`wait`](Shuffle::wait) may have returned. What others send behind a
-    /// round is not handled, nor sent on here, until the call has returned or begins the next end. A
-    /// job that fails, or is dropped, before the step is over does not make the call; the stream's
-    /// shutdown waits for one that is due, and for what that begins. What it keeps of the job should be what it is called with: another handle
-    /// keeps the job going.
+    /// round is not handled, nor sent on here, until the call has returned or begins the next end.
+    /// A job that fails, or is dropped, before the step is over does not make the call; the
+    /// stream's shutdown waits for one that is due, and for what that begins. What it keeps of the
+    /// job should be what it is called with: another handle keeps the job going.
     pub fn at_end(self, call: impl FnOnce(&F) + Send + 'static) -> Self {
         let face = self.face();
         self.end_with(Box::new(move || call(&face)))

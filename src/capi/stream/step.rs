@@ -28,8 +28,8 @@ pub struct trihop_step_options_t {
     pub priority: i32,
     /// Called once, before `trihop_stream_begin_step_with` returns and on the same thread, when
     /// contributors of this rank may push: what they push from now on counts in this step. Of a
-    /// round or a fence, it is called before that starts: what it pushes counts. Other ranks may not
-    /// have begun it, and need not have. Null for nothing.
+    /// round or a fence, it is called before that starts: what it pushes counts. Other ranks may
+    /// not have begun it, and need not have. Null for nothing.
     pub at_start: trihop_step_call_t,
     /// Called once, when the step is over for this rank, whoever asks for that or nobody: on an
     /// inline job inside of a call that makes progress, between two rounds of it; with threads on
@@ -153,9 +153,9 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
 
 /// As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
 /// it is over: `at_end` may start the next. Nothing that others push behind a round is handled here
-/// before `at_end` has returned or starts the next end. `count` and `of` of its options are not used.
-/// Where it fails, nothing is called, unless another end has begun during `at_start`, or the job has
-/// failed.
+/// before `at_end` has returned or starts the next end. `count` and `of` of its options are not
+/// used. Where it fails, nothing is called, unless another end has begun during `at_start`, or the
+/// job has failed.
 ///
 /// Threads: as `trihop_stream_begin_step_with`.
 #[unsafe(no_mangle)]
