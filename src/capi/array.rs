@@ -523,16 +523,34 @@ pub unsafe extern "C" fn trihop_array_begin_step_with(
     array: *const trihop_array_t,
     options: *const trihop_step_options_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or an array that was not closed.
-        let open = unsafe { argument::handle(array, "array")? };
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { trihop_step_options_t::load(options)? };
+    let end = |options: &trihop_step_options_t| {
         let of = trihop_contributors_t::parse(options.of, options.count)?;
+        Ok(End::Completion(of))
+    };
+    // SAFETY: the header asks for null or an array that was not closed, and for null or initialised
+    // options.
+    unsafe { begin_with(array, options, end) }
+}
+
+/// Begins a step of an array, by the end that `end` gives, with what its options have.
+///
+/// # Safety
+/// `array` is null or an array that was not closed, `options` null or initialised.
+unsafe fn begin_with(
+    array: *const trihop_array_t,
+    options: *const trihop_step_options_t,
+    end: impl FnOnce(&trihop_step_options_t) -> Result<End, Failure>,
+) -> trihop_status_t {
+    let begin = |array: &trihop_array_t| {
+        // SAFETY: as the caller promises.
+        let options = unsafe { trihop_step_options_t::load(options)? };
+        let end = end(&options)?;
         // A clone: what is called may change the array's own.
-        let open = open.array.clone();
-        either!(&open, array => begin_step!(array.step_of(of)?, options, null()))
-    })
+        let open = array.array.clone();
+        either!(&open, array => begin_step!(array.step_of(end)?, options, null()))
+    };
+    // SAFETY: as the caller promises.
+    unsafe { with(array, begin) }
 }
 
 /// As `trihop_array_start_fence`, with a priority and with calls: what `at_start` pushes, the fence
@@ -544,14 +562,9 @@ pub unsafe extern "C" fn trihop_array_start_fence_with(
     array: *const trihop_array_t,
     options: *const trihop_step_options_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or an array that was not closed.
-        let open = unsafe { argument::handle(array, "array")? };
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { trihop_step_options_t::load(options)? };
-        let open = open.array.clone();
-        either!(&open, array => begin_step!(array.step_of(End::Fence)?, options, null()))
-    })
+    // SAFETY: the header asks for null or an array that was not closed, and for null or initialised
+    // options.
+    unsafe { begin_with(array, options, |_| Ok(End::Fence)) }
 }
 
 /// So many elements have sent what they have to send in the step, on whichever rank they are.

@@ -87,6 +87,17 @@ static void begin(struct chain *chain, const trihop_stream_t *stream, uint64_t n
     OK(trihop_stream_begin_step_with(stream, &options));
 }
 
+/* Until all steps have followed each other: with threads nobody need ask. */
+static void wait_for_all(const struct chain *chain, const trihop_stream_t *stream)
+{
+    while ((step = __atomic_load_n(&chain->ends, __ATOMIC_ACQUIRE)) < steps) {
+        if (is_inline)
+            OK(trihop_stream_wait(stream));
+        else
+            sched_yield();
+    }
+}
+
 static void follow_steps(void)
 {
     struct chain chain = {0, 0, calloc(steps, sizeof(uint64_t))};
@@ -104,13 +115,7 @@ static void follow_steps(void)
     options.size = 0;
     EQUAL(trihop_stream_begin_step_with(stream, &options), TRIHOP_ERR_INVALID_ARGUMENT);
     begin(&chain, stream, 0);
-    while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps) {
-        /* With threads nobody need ask. */
-        if (is_inline)
-            OK(trihop_stream_wait(stream));
-        else
-            sched_yield();
-    }
+    wait_for_all(&chain, stream);
     OK(trihop_stream_close(stream));
     EQUAL(chain.starts, steps);
     free(chain.heard);
@@ -180,12 +185,7 @@ static void follow_rounds(void)
     OK(trihop_step_options_init(&options, sizeof options));
     EQUAL(trihop_stream_start_with(stream, 2, &options), TRIHOP_ERR_INVALID_ARGUMENT);
     end_next(&chain, stream);
-    while ((step = __atomic_load_n(&chain.ends, __ATOMIC_ACQUIRE)) < steps) {
-        if (is_inline)
-            OK(trihop_stream_wait(stream));
-        else
-            sched_yield();
-    }
+    wait_for_all(&chain, stream);
     OK(trihop_stream_close(stream));
     EQUAL(chain.starts, steps);
     free(chain.heard);

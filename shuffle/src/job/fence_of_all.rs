@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::terminate::flush::Fence;
 
 /// A fence of all streams, as far as it has come.
-pub(super) struct FenceOfAll {
+pub(super) struct Fencing {
     way: Way,
     fence: Fence,
     is_over: bool,
@@ -19,7 +19,7 @@ pub(super) struct FenceOfAll {
     pub(super) waker: Option<Waker>,
 }
 
-impl FenceOfAll {
+impl Fencing {
     /// Goes on with it; whether it is over.
     pub fn poll(&mut self, engine: &mut Engine) -> bool {
         self.is_over = self.is_over || engine.poll_fence(&mut self.fence);
@@ -47,7 +47,7 @@ impl JobState {
             None => {}
         }
         self.parked.begun += 1;
-        let mut begun = FenceOfAll {
+        let mut begun = Fencing {
             way,
             fence: Fence::default(),
             is_over: false,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
 use super::JobState;
-use super::fence_of_all::FenceOfAll;
+use super::fence_of_all::Fencing;
 use crate::endpoint::{Engine, StreamId};
 use crate::engine::contribution::Contributors;
 use crate::error::{Error, Result};
@@ -143,7 +143,7 @@ pub(crate) struct Parked {
     /// Steps that are over and whose call at the end has not returned.
     told: Vec<Told>,
     barriers: HashMap<usize, Ticket>,
-    pub(super) of_all: Option<FenceOfAll>,
+    pub(super) of_all: Option<Fencing>,
 }
 
 impl Parked {

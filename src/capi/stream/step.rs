@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::{trihop_contributors_t, trihop_end_t, trihop_stream_t};
+use super::{StreamOf, trihop_contributors_t, trihop_end_t, trihop_stream_t};
 use crate::capi::argument;
 use crate::capi::callback::Context;
 use crate::capi::seat::either;
@@ -128,6 +128,26 @@ pub unsafe extern "C" fn trihop_step_options_init(
     })
 }
 
+/// Runs `call` on the stream and on what its step has. On a clone: what is called may change the
+/// stream's own.
+///
+/// # Safety
+/// `stream` is null or a stream that was not closed, `options` null or initialised.
+unsafe fn with_step(
+    stream: *const trihop_stream_t,
+    options: *const trihop_step_options_t,
+    call: impl FnOnce(StreamOf, trihop_step_options_t) -> Result<(), Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        let open = unsafe { argument::handle(stream, "stream")? }
+            .stream
+            .clone();
+        // SAFETY: as the caller promises.
+        call(open, unsafe { trihop_step_options_t::load(options)? })
+    })
+}
+
 /// As `trihop_stream_begin_step`, with all that a step can have. Where it fails, nothing is called.
 /// That it is over is told to `at_end`, and once by `trihop_stream_test` or `trihop_stream_wait`
 /// too, unless another step has begun meanwhile.
@@ -138,17 +158,13 @@ pub unsafe extern "C" fn trihop_stream_begin_step_with(
     stream: *const trihop_stream_t,
     options: *const trihop_step_options_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a stream that was not closed. A clone: what is called
-        // may change the stream's own.
-        let open = unsafe { argument::handle(stream, "stream")? }
-            .stream
-            .clone();
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { trihop_step_options_t::load(options)? };
+    let begin = |open: StreamOf, options: trihop_step_options_t| {
         let of = trihop_contributors_t::parse(options.of, options.count)?;
         either!(&open, open => begin_step!(open.step(of), options, stream))
-    })
+    };
+    // SAFETY: the header asks for null or a stream that was not closed, and for null or initialised
+    // options.
+    unsafe { with_step(stream, options, begin) }
 }
 
 /// As `trihop_stream_start`, with a priority, and with calls when what is to end has begun and when
@@ -164,15 +180,11 @@ pub unsafe extern "C" fn trihop_stream_start_with(
     end: i32,
     options: *const trihop_step_options_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a stream that was not closed. A clone: what is called
-        // may change the stream's own.
-        let open = unsafe { argument::handle(stream, "stream")? }
-            .stream
-            .clone();
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { trihop_step_options_t::load(options)? };
+    let start = |open: StreamOf, options: trihop_step_options_t| {
         let end = trihop_end_t::parse(end)?;
         either!(&open, open => begin_step!(open.step(end), options, stream))
-    })
+    };
+    // SAFETY: the header asks for null or a stream that was not closed, and for null or initialised
+    // options.
+    unsafe { with_step(stream, options, start) }
 }
