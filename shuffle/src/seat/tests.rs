@@ -1,6 +1,7 @@
 //! What only shows in whole jobs on the inline seat.
 
 mod at_once;
+mod ends;
 mod relays;
 mod steps;
 
@@ -21,6 +22,9 @@ use crate::config::{Options, StreamOptions};
 use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
 use crate::{Contributors, Job, Rank, State};
+
+/// Long enough for a machine that does much else.
+const LONG: Duration = Duration::from_secs(120);
 
 /// Ranks of a job, and the node of each.
 type Shape = (u32, fn(u32) -> u32);
@@ -201,6 +205,13 @@ fn block_on<F: Future>(future: F) -> (F::Output, u64) {
     unreachable!("it is polled again and again")
 }
 
+fn over_network() -> Options {
+    Options {
+        loopback: true,
+        ..Options::default()
+    }
+}
+
 fn single() -> Options {
     Options {
         launcher: Some(Launcher::Single),
@@ -375,11 +386,7 @@ fn a_thread_wakes_who_awaits_a_step() {
 
 /// Opens a stream again, which fails on rank 0 after all have agreed on it, and ends the job.
 fn open_in_vain(rank: u32, bootstrap: Custom) -> Result<Error> {
-    let options = Options {
-        loopback: true,
-        ..Options::default()
-    };
-    let job = Job::start_with(options, Box::new(bootstrap))?;
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
     job.shuffle("first").open()?.shutdown()?;
     if rank == 0 {
         job.seat().with("a test", |job| {

@@ -5,12 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use trihop_transport::bootstrap::Custom;
 
-use super::{Shape, single};
+use super::{Shape, over_network, single};
 use crate::conformance::ranks::ranks;
 use crate::face::codec::Plain;
 use crate::{
-    BroadcastTo, Contributors, Error, Job, Message, Options, Outbox, Rank, Result, Shuffle,
-    StreamOptions,
+    BroadcastTo, Contributors, Error, Job, Message, Outbox, Rank, Result, Shuffle, StreamOptions,
 };
 
 #[test]
@@ -257,17 +256,13 @@ fn on_message(numbers: &RefCell<Numbers>, message: Message<'_>, outbox: &mut Out
 /// Sends to any rank, mostly itself, by steps of each kind; returns how many messages were handled
 /// in the call that sent them, and on how many the handlers of the job counted in all.
 fn play(rank: u32, bootstrap: Custom) -> Result<[u64; 2]> {
-    let options = Options {
-        loopback: true,
-        ..Options::default()
-    };
     let numbers = RefCell::new(Numbers {
         sent: vec![0; 8],
         heard: vec![0; 8],
         handled: 0,
     });
     let round = Cell::new(0u64);
-    let job = Job::start_with(options, Box::new(bootstrap))?;
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
     let size = job.size();
     // So little room that much is spilled.
     let options = StreamOptions {
