@@ -26,6 +26,8 @@ export QUICK PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
 release := cargo --config 'build.rustflags=["--remap-path-prefix=$(CURDIR)=trihop","--remap-path-prefix=$(cargo_home)=cargo"]'
 kept := $(if $(filter dev,$(PROFILE)),cargo,$(release))
+# The command. With PROFILE=dev it is that which tests have built.
+command := $(if $(filter dev,$(PROFILE)),--workspace --features trihop/header --features trihop/postcard --bin trihop,--package trihop-cli)
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +47,7 @@ library: ## Builds the C library, shared and static
 	@ln -sf libtrihop.so $(built)/$(soname)
 
 install: library ## Installs library, headers, CLI, documents and completions below PREFIX (/usr/local), for packagers below DESTDIR
-	$(kept) build --locked --profile $(PROFILE) --package trihop-cli
+	$(kept) build --locked --profile $(PROFILE) $(command)
 	packaging/install.sh $(built) $(MANIFEST)
 
 uninstall: ## Removes what was installed last
@@ -61,15 +63,15 @@ wheel: ## Builds the Python package, target/wheels/trihop-*.whl; maturin comes b
 
 python-test: ## Tests the Python package on jobs of 1, 2 and 4 ranks, in a virtual environment below target/python
 	@tools/install.sh check python
-	.ci/python
+	.ci/short_start .ci/python
 
 header: ## Writes include/trihop.h anew from src/capi, and tables in docs/
 	HEADER=write .ci/header
 
 test: ## Runs all tests
 	@tools/install.sh test
-	.ci/test
-	.ci/install
+	.ci/short_start .ci/test
+	.ci/short_start .ci/install
 
 simulate: ## Runs 10,000 simulated jobs on random schedules with tiny queues, and as many with rounds, steps and fences of all streams; TRIHOP_SEED=<seed> replays one
 	@tools/install.sh build
@@ -124,7 +126,7 @@ compare: ## Measures ours and rivals alternately, writes target/compare/report.h
 
 newer: ## Runs tests on libfabric 2.5 and under MPICH 5 and Open MPI 5, which it fetches; QUICK=1 takes a minute
 	@tools/install.sh test newer
-	tools/newer.sh
+	.ci/short_start tools/newer.sh
 
 parquet: ## Tests what the cargo feature parquet adds, Parquet in and out of `trihop partition`, which compiles for minutes
 	@tools/install.sh test
