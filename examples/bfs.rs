@@ -105,7 +105,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = Text::named_or("a made graph", made);
     let first = std::env::args()
         .nth(2)
-        .map(|text| text.parse::<u32>())
+        .map(|text| {
+            text.parse::<u32>()
+                .map_err(|_| format!("{text} is not a number"))
+        })
         .transpose()?;
     let share = State::new(Share::default());
 

@@ -30,9 +30,9 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: u64 = std::env::args()
-        .nth(1)
-        .map_or(Ok(10_000), |text| text.parse())?;
+    let count: u64 = std::env::args().nth(1).map_or(Ok(10_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
     let job = Job::start(Options::from_env()?)?;
     let channels = job.channels("work").open()?;
     let limits = ChannelLimits {

@@ -20,9 +20,9 @@ fn updates(rank: u32, size: u32, count: u64) -> impl Iterator<Item = u64> {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: u64 = std::env::args()
-        .nth(1)
-        .map_or(Ok(1_000_000), |text| text.parse())?;
+    let count: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
 
     let job = Job::start(Options::from_env()?)?;
     let (rank, size) = (job.rank(), job.size());

@@ -68,9 +68,9 @@ fn news(told: &[u32], size: u32, label: u32) -> impl Iterator<Item = (Rank, News
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let vertices: u32 = std::env::args()
-        .nth(1)
-        .map_or(Ok(20_000), |text| text.parse())?;
+    let vertices: u32 = std::env::args().nth(1).map_or(Ok(20_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
     if vertices < PARTS {
         return Err(format!("at least {PARTS} vertices, not {vertices}").into());
     }

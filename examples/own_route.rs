@@ -94,9 +94,9 @@ impl Route for Halving {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let rounds: u64 = std::env::args()
-        .nth(1)
-        .map_or(Ok(10_000), |text| text.parse())?;
+    let rounds: u64 = std::env::args().nth(1).map_or(Ok(10_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
     let route = register("halving", &STAGES, |topology| Halving {
         topology: topology.clone(),
     })?;

@@ -89,9 +89,10 @@ fn owner(particle: &Particle, grid: [u32; 2]) -> Rank {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |else_| {
-        arguments
-            .next()
-            .map_or(Ok(else_), |text| text.parse::<u32>())
+        arguments.next().map_or(Ok(else_), |text| {
+            text.parse::<u32>()
+                .map_err(|_| format!("{text} is not a number"))
+        })
     };
     let (count, steps) = (number(20_000)?, number(50)?);
     // A third more than there are in the mean.

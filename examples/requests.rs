@@ -45,9 +45,9 @@ fn number_of(record: &[u8]) -> Option<u64> {
 
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: u64 = std::env::args()
-        .nth(1)
-        .map_or(Ok(200_000), |text| text.parse())?;
+    let count: u64 = std::env::args().nth(1).map_or(Ok(200_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
     let seen = State::new(Seen {
         answered: vec![false; usize::try_from(count)?],
         ..Seen::default()

@@ -22,7 +22,9 @@ struct Seen {
 #[allow(clippy::print_stdout, reason = "an example talks to its reader")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let count: u64 = arguments.next().map_or(Ok(200_000), |text| text.parse())?;
+    let count: u64 = arguments.next().map_or(Ok(200_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
     let route = arguments.next().unwrap_or_else(|| "mesh".to_owned());
 
     let job = Job::start(Options::from_env()?)?;

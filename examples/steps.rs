@@ -80,7 +80,11 @@ fn alone(particles: u64, steps: u64) -> Vec<u64> {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let mut number = |else_| arguments.next().map_or(Ok(else_), |text| text.parse());
+    let mut number = |else_| {
+        arguments.next().map_or(Ok(else_), |text| {
+            text.parse().map_err(|_| format!("{text} is not a number"))
+        })
+    };
     let world = World {
         particles: number(10_000)?,
         steps: number(100)?,

@@ -13,10 +13,12 @@ use trihop::{Options, Rank, Reduce, threaded};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let records: u64 = arguments
-        .next()
-        .map_or(Ok(1_000_000), |text| text.parse())?;
-    let bytes: usize = arguments.next().map_or(Ok(24), |text| text.parse())?;
+    let records: u64 = arguments.next().map_or(Ok(1_000_000), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
+    let bytes: usize = arguments.next().map_or(Ok(24), |text| {
+        text.parse().map_err(|_| format!("{text} is not a number"))
+    })?;
 
     let job = threaded::Job::start(Options::from_env()?)?;
     let (heard, sum) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

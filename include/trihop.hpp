@@ -1597,6 +1597,25 @@ private:
     trihop_channel_t *channel_;
 };
 
+/* The channels of a rank, with the messages in them, between two jobs: see Channels::keep. */
+class Kept {
+public:
+    Kept(Kept &&other) noexcept : kept_(std::exchange(other.kept_, nullptr)) {}
+    Kept &operator=(Kept &&other) noexcept {
+        std::swap(kept_, other.kept_);
+        return *this;
+    }
+    ~Kept() { trihop_kept_free(kept_); }
+
+    const trihop_kept_t *get() const noexcept { return kept_; }
+
+private:
+    friend class Channels;
+    explicit Kept(trihop_kept_t *kept) noexcept : kept_(kept) {}
+
+    trihop_kept_t *kept_;
+};
+
 /* The channels of a job on this rank. Their ports end before them, and they before the job. */
 class Channels {
 public:
@@ -1605,6 +1624,15 @@ public:
 
     Channels(const Job &job, const char *name, const Options &options) {
         check(trihop_channels_open(job.get(), name, options.get(), &channels_));
+    }
+
+    /* Goes on with what this rank has kept: see trihop_channels_open_kept. */
+    Channels(const Job &job, const char *name, const Kept &kept) {
+        check(trihop_channels_open_kept(job.get(), name, nullptr, kept.get(), &channels_));
+    }
+
+    Channels(const Job &job, const char *name, const Kept &kept, const Options &options) {
+        check(trihop_channels_open_kept(job.get(), name, options.get(), kept.get(), &channels_));
     }
 
     Channels(Channels &&other) noexcept : scope_(other.scope_), channels_(std::exchange(other.channels_, nullptr)) {}
@@ -1635,6 +1663,14 @@ public:
         return made([&](trihop_channel_t **channel) {
             return trihop_channel_create_barrier(channels_, parties, limits, channel);
         });
+    }
+
+    /* Ends them and keeps them for another job: see trihop_channels_keep. */
+    Kept keep() {
+        trihop_kept_t *kept = nullptr;
+        check(trihop_channels_keep(channels_, &kept));
+        channels_ = nullptr;
+        return Kept(kept);
     }
 
     /* That of the descriptor, of whichever rank. */

@@ -10,7 +10,7 @@
 #   compare MPICH, Open MPI and UCX to build and run rivals with
 #   deny    cargo-deny
 #   book    mdBook
-#   deb     dpkg-deb and dpkg-shlibdeps, and lintian to check the package with
+#   deb     dpkg-deb and dpkg-shlibdeps, lintian to check the package with, and mmdebstrap to try it in a chroot
 #   python  Python with venv and pip, by which the Python package is built and tested
 #   slurm   Slurm's daemons and commands, as a cluster of one machine
 #   newer   pip, which fetches a newer libfabric and newer launchers
@@ -139,6 +139,8 @@ group_deb() {
     has apt-get || fail "a Debian package can only be built where there is apt-get"
     has dpkg-shlibdeps || needs dpkg-shlibdeps dpkg-dev
     has lintian || needs lintian lintian
+    # It takes root to try the package in a chroot.
+    [ "$(id -u)" != 0 ] || has mmdebstrap || needs mmdebstrap mmdebstrap
 }
 
 group_slurm() {

@@ -3,13 +3,15 @@
 mod launched;
 
 use std::process::Command;
+use std::time::Duration;
 
 use launched::agents::{
-    ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, role, start_rank,
-    threads_of_jobs,
+    ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, input_has_ended,
+    role, start_rank, start_rank_at, threads_of_jobs,
 };
 use launched::{Launched, alive, until};
-use trihop::{Error, Job, Options, Rank, State};
+use trihop::channel::{Descriptor, Return, Timeout};
+use trihop::{ChannelLimits, Error, Job, Options, Rank, Seat, State, over, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -65,9 +67,9 @@ impl Agents {
 
     /// All ranks of a job.
     fn ranks(&self, test: &str, job: &str, role: &str) -> Vec<Launched> {
-        let nodes = [0, 0, 1].into_iter();
-        nodes
-            .map(|node| start_rank(test, &self.names[node], job, role))
+        let places = [(0, 0), (0, 1), (1, 0)].into_iter();
+        places
+            .map(|(node, place)| start_rank_at(place, test, &self.names[node], job, role))
             .collect()
     }
 
@@ -194,6 +196,86 @@ fn where_one_agent_is_killed_the_others_take_no_more_jobs() {
     let ended = agents.launcher.wait();
     assert_ne!(ended.status, 0);
     assert!(!alive(survivor));
+}
+
+/// Has a channel, goes on without its job when an agent is dead, and with the channel in a job of
+/// the agents that take their place.
+fn outlast_agents<S: Seat>(
+    start: impl Fn(Options) -> trihop::Result<over::Job<S>>,
+    open: impl Fn(over::ChannelsBuilder<S>) -> trihop::Result<over::Channels<S>>,
+) -> trihop::Result<()> {
+    let told = input_has_ended();
+    let job = start(Options::from_env()?)?;
+    let (rank, size) = (job.rank().0, job.size());
+    let channels = open(job.channels("tasks"))?;
+    let mine = channels.create(ChannelLimits::default())?;
+    let named = job.allgather(&mine.descriptor().to_bytes())?;
+    let named: trihop::Result<Vec<_>> = named.iter().map(|of| Descriptor::from_bytes(of)).collect();
+    let (named, next) = (named?, (rank + 1) % size);
+    let put = |channels: &over::Channels<S>, bytes: &[u8]| {
+        let port = channels.attach(&named[next as usize])?;
+        port.send(rank, bytes, Return::WhenDeposited, Timeout::Never)
+    };
+    put(&channels, b"before")?;
+    job.barrier()?;
+    eprintln!("attached");
+    let dead = loop {
+        if let Err(error) = job.barrier() {
+            break error;
+        }
+    };
+    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
+    let kept = channels.keep()?;
+    drop(mine);
+    let dead = job.shutdown().unwrap_err();
+    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
+    eprintln!("kept");
+    while !told.is_raised() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let job = start(Options::from_env()?)?;
+    let channels = open(job.channels("tasks").keeping(&kept))?;
+    put(&channels, b"after")?;
+    job.barrier()?;
+    let mine = channels.attach(&named[rank as usize])?;
+    for bytes in [&b"before"[..], b"after"] {
+        let message = mine.get(Timeout::Never)?;
+        assert_eq!(
+            (&message.bytes[..], message.kind),
+            (bytes, (rank + size - 1) % size)
+        );
+    }
+    assert_eq!(mine.get(Timeout::Once), Err(Error::WouldBlock));
+    drop(mine);
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn channels_outlast_agents_that_are_killed() {
+    let test = "channels_outlast_agents_that_are_killed";
+    match role().as_deref() {
+        None => {}
+        Some("inline") => return outlast_agents(Job::start, |of| of.open()).unwrap(),
+        Some(_) => return outlast_agents(threaded::Job::start, |of| of.open()).unwrap(),
+    }
+    for (seat, killed) in [("inline", 1), ("threaded", 0)] {
+        let agents = Agents::start("meeting-kept", "never", "");
+        let mut ranks = agents.ranks(test, "", seat);
+        have_attached(&ranks);
+        agents.signal(killed, libc::SIGKILL);
+        until("all ranks have kept their channels", || {
+            ranks.iter().all(|rank| rank.has_said("kept"))
+        });
+        assert_ne!(agents.launcher.wait().status, 0);
+        let agents = Agents::start("meeting-kept", "never", "");
+        ranks.iter_mut().for_each(Launched::close_stdin);
+        for rank in ranks {
+            has_ended_well(&rank.wait(), seat);
+        }
+        agents.launcher.signal(libc::SIGTERM);
+        agents.launcher.wait();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use trihop::ChannelLimits;
-use trihop::channel::{ChannelKind, Descriptor, Poll, Received, Return};
+use trihop::channel::{self, ChannelKind, Descriptor, Poll, Received, Return};
 use trihop::threaded;
 
 use crate::array::View;
@@ -102,10 +102,31 @@ impl Channels {
         Ok(Channel::of(channel))
     }
 
+    /// Ends this rank's part, and keeps its channels with the messages in them for another job:
+    /// `Job.channels(name, kept=)`. Collective where the job goes on.
+    fn keep(&self, py: Python<'_>) -> PyResult<Kept> {
+        let kept = py.detach(|| threaded::Channels::clone(&self.channels).keep());
+        Ok(Kept(kept.map_err(Failure::from)?))
+    }
+
     /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| threaded::Channels::clone(&self.channels).shutdown());
         Ok(closed.map_err(Failure::from)?)
+    }
+}
+
+/// The channels of a rank, with the messages in them, between two jobs: see `Channels.keep`.
+#[pyclass(frozen, module = "trihop")]
+pub struct Kept(pub channel::Kept);
+
+#[pymethods]
+impl Kept {
+    /// The channels, by which they are attached to again; none once a job goes on with them.
+    #[getter]
+    fn descriptors(&self) -> Vec<String> {
+        let all = self.0.descriptors();
+        all.iter().map(Descriptor::to_string).collect()
     }
 }
 

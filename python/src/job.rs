@@ -9,7 +9,7 @@ use trihop::threaded::{self, UntypedBuilder};
 use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
 
 use crate::array::{ItemType, Numbers, View};
-use crate::channel::{Channels, named};
+use crate::channel::{Channels, Kept, named};
 use crate::detached::Detached;
 use crate::error::Failure;
 use crate::handler;
@@ -198,15 +198,21 @@ impl Job {
         Ok(Shuffle { inbox })
     }
 
-    /// Opens channels, of which there are none yet. Collective.
-    #[pyo3(signature = (name, **options))]
+    /// Opens channels: those that this rank has kept of another job, else none yet. Collective.
+    ///
+    /// Raises `Config` on all ranks where what one has kept cannot be gone on with.
+    #[pyo3(signature = (name, *, kept=None, **options))]
     fn channels(
         &self,
         py: Python<'_>,
         name: &str,
+        kept: Option<&Bound<'_, Kept>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Channels> {
         let mut builder = self.job.channels(name);
+        if let Some(kept) = kept {
+            builder = builder.keeping(&kept.get().0);
+        }
         if let Some(options) = self.stream_options(options)? {
             builder = builder.options(options);
         }

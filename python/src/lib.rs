@@ -25,6 +25,7 @@ fn package(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::Shuffle>()?;
     module.add_class::<channel::Channels>()?;
     module.add_class::<channel::Channel>()?;
+    module.add_class::<channel::Kept>()?;
     module.add_class::<request::Request>()?;
     handler::end_at_exit(module.py())?;
     error::add(module)

@@ -1,4 +1,4 @@
-/* Semaphores, barriers, events and started calls of channels: `gates inline|threaded`. Says how many ranks there are. */
+/* Semaphores, barriers, events, started calls and the next job of channels: `gates inline|threaded`. Says how many ranks there are. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -288,21 +288,62 @@ static void start(void)
     OK(trihop_channel_free(inbox));
 }
 
-int main(int argc, char **argv)
+static void join(void)
 {
-    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
     if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
         fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
-        return EXIT_FAILURE;
+        exit(EXIT_FAILURE);
     }
     rank = trihop_rank(job);
     size = trihop_size(job);
+}
+
+/* What is in the channel of each rank is there in the next job, under the same name. */
+static void go_on(void)
+{
+    char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS];
+    trihop_kept_t *kept = NULL, *none = NULL;
+    trihop_channels_t *refused = NULL;
+    trihop_channel_t *mine = NULL;
+    trihop_received_t got;
+    uint32_t before = rank;
+    size_t length;
+
+    OK(trihop_channel_create(channels, NULL, &mine));
+    OK(trihop_channel_descriptor(mine, text, sizeof text, &length));
+    OK(trihop_channel_send(mine, 7, &rank, sizeof rank, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    EQUAL(trihop_channels_keep(NULL, &none), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channels_open_kept(job, "next", NULL, NULL, &refused), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_channels_keep(channels, &kept));
+    OK(trihop_channel_free(mine));
+    OK(trihop_finalize(job));
+    join();
+    EQUAL(rank, before);
+    OK(trihop_channels_open_kept(job, "next", NULL, kept, &channels));
+    EQUAL(trihop_channels_open_kept(job, "again", NULL, kept, &refused), TRIHOP_ERR_CONFIG);
+    EQUAL(refused == NULL, 1);
+    trihop_kept_free(kept);
+    trihop_kept_free(NULL);
+    OK(trihop_channel_attach(channels, text, &mine));
+    OK(trihop_channel_get(mine, TRIHOP_ONCE, &got));
+    EQUAL(got.kind, 7);
+    EQUAL(got.length, sizeof rank);
+    EQUAL(memcmp(got.bytes, &rank, sizeof rank), 0);
+    trihop_received_free(&got);
+    OK(trihop_channel_free(mine));
+}
+
+int main(int argc, char **argv)
+{
+    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
+    join();
     OK(trihop_channels_open(job, "gates", NULL, &channels));
     lock();
     meet();
     wake();
     wake_at_gates();
     start();
+    go_on();
     OK(trihop_channels_close(channels));
     if (rank == 0)
         printf("%" PRIu32 " ranks\n", size);

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -92,10 +93,22 @@ void run(const trihop::Job &job, const trihop::Channels &channels) {
 
 int main(int argc, char **argv) try {
     const bool is_inline = argc > 1 && std::string(argv[1]) == "inline";
-    const trihop::Job job(is_inline ? trihop::Seat::Inline : trihop::Seat::Threaded);
+    const trihop::Seat seat = is_inline ? trihop::Seat::Inline : trihop::Seat::Threaded;
+    std::optional<trihop::Kept> kept;
+    std::string name;
     {
-        const trihop::Channels channels(job, "typed");
+        const trihop::Job job(seat);
+        trihop::Channels channels(job, "typed");
         run(job, channels);
+        const trihop::Channel mine = channels.create();
+        name = mine.descriptor();
+        EXPECT(mine.send(7, "kept", 4));
+        kept = channels.keep();
+    }
+    const trihop::Job job(seat);
+    {
+        const trihop::Channels channels(job, "typed", *kept);
+        EXPECT(channels.attach(name).receive()->kind() == 7);
     }
     if (job.rank() == 0)
         std::cout << "ok" << std::endl;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::calls::PUSHES;
 use crate::client;
+use crate::partition;
 use crate::plan::Work;
 use crate::results::Results;
 use crate::rows::{BARE, CACHE_LINE, FI_PINGPONG, Measure};
@@ -356,6 +357,42 @@ const GOALS: &[Goal] = &[
         Bound::AtMost(12.0),
         Some(Measure::WireBytes),
     ),
+    (
+        partition::BENCH,
+        "a table by a key, 2 ranks / 1 rank",
+        |r| r.partition(2, &[1]),
+        Bound::AtLeast(1.0),
+        None,
+    ),
+    (
+        partition::BENCH,
+        "a table by a key, 4 ranks / 1 or 2 ranks, whichever is faster",
+        |r| r.partition(4, &[1, 2]),
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        partition::BENCH,
+        "a table by a key, 8 ranks / 1, 2 or 4 ranks, whichever is fastest",
+        |r| r.partition(8, &[1, 2, 4]),
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        partition::BENCH,
+        "a table by a key, 2 ranks / the best of DuckDB, Polars and mawk",
+        |r| {
+            let rivals = partition::RIVALS;
+            r.ratio(
+                &partition::work(),
+                &partition::ours(2),
+                &rivals,
+                Measure::Rate,
+            )
+        },
+        Bound::AtLeast(1.0),
+        None,
+    ),
 ];
 
 /// Powers of two from 8 B to 1 MiB.
@@ -430,6 +467,16 @@ impl Round<'_> {
     ) -> Result<f64, String> {
         let work = Work::new(bench, client::RANKS, client::NODES, 0, size);
         self.figure(&work, &format!("{}, {options}", client::SYSTEM), measure)
+    }
+
+    /// Rate of so many ranks over the best of these numbers of ranks.
+    fn partition(&self, ranks: u32, fewer: &[u32]) -> Result<f64, String> {
+        let rate = |ranks| {
+            let system = partition::ours(ranks);
+            self.figure(&partition::work(), &system, Measure::Rate)
+        };
+        let fewer: Result<Vec<f64>, String> = fewer.iter().map(|&ranks| rate(ranks)).collect();
+        Ok(rate(ranks)? / fewer?.into_iter().fold(0.0, f64::max))
     }
 
     fn push(&self, system: &str) -> Result<f64, String> {

@@ -29,6 +29,9 @@ const KEYS: u64 = 246;
 /// Ranks of ours.
 const RANKS: [u32; 4] = [1, 2, 4, 8];
 
+/// Systems that are compared with.
+pub const RIVALS: [&str; 3] = ["DuckDB", "Polars", "mawk"];
+
 const HEADER: &str = "id,key,amount,text";
 
 /// Who partitions.
@@ -89,21 +92,27 @@ pub fn contest(setting: &Setting) -> Contest {
         .map(|ranks| entry(ours(ranks), Tool::Trihop, Ok(setting.trihop.clone()), ranks))
         .collect();
     let python = || setting.python.clone();
-    entries.push(entry("DuckDB".into(), Tool::Duckdb, python(), 1));
-    entries.push(entry("Polars".into(), Tool::Polars, python(), 1));
+    let [duckdb, polars, mawk] = RIVALS;
+    entries.push(entry(duckdb.into(), Tool::Duckdb, python(), 1));
+    entries.push(entry(polars.into(), Tool::Polars, python(), 1));
     let mawk = Entry {
         way: "one thread".into(),
-        ..entry("mawk".into(), Tool::Mawk, found("mawk"), 1)
+        ..entry(mawk.into(), Tool::Mawk, found("mawk"), 1)
     };
     entries.push(mawk);
     Contest {
-        goals: &[],
-        work: Work::new(BENCH, 0, 1, 0, 0),
+        goals: &[BENCH],
+        work: work(),
         reference: "trihop, 2 ranks",
         sizes: vec![0],
         entries,
         within: Duration::from_secs(180),
     }
+}
+
+/// What everybody does.
+pub fn work() -> Work {
+    Work::new(BENCH, 0, 1, 0, 0)
 }
 
 /// A program of the system, or that it is not there.
@@ -114,7 +123,8 @@ fn found(program: &str) -> Result<PathBuf, String> {
         .map_err(|_| format!("{program} is not installed"))
 }
 
-fn ours(ranks: u32) -> String {
+/// Ours, as the system is called.
+pub fn ours(ranks: u32) -> String {
     let plural = if ranks == 1 { "" } else { "s" };
     format!("trihop, {ranks} rank{plural}")
 }

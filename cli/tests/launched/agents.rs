@@ -56,11 +56,22 @@ pub fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
 
 /// Starts this test binary as a rank: there it runs the test again, in this role.
 pub fn start_rank(test: &str, agent: &str, job: &str, role: &str) -> Launched {
+    Launched::start(rank(test, agent, job, role))
+}
+
+/// As [`start_rank`], with its number among those of its agent.
+pub fn start_rank_at(place: u32, test: &str, agent: &str, job: &str, role: &str) -> Launched {
+    let mut rank = rank(test, agent, job, role);
+    rank.env("TRIHOP_AGENT_PLACE", place.to_string());
+    Launched::start(rank)
+}
+
+fn rank(test: &str, agent: &str, job: &str, role: &str) -> Command {
     let mut rank = Command::new(std::env::current_exe().unwrap());
     rank.args([test, "--exact", "--nocapture"]);
     rank.env(ENV_ROLE, role).env("RUST_BACKTRACE", "0");
     rank.env("TRIHOP_AGENT", agent).env("TRIHOP_AGENT_JOB", job);
-    Launched::start(rank)
+    rank
 }
 
 pub fn have_attached(ranks: &[Launched]) {

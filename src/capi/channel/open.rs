@@ -10,8 +10,9 @@ use crate::capi::options::trihop_options_t;
 use crate::capi::seat::{Either, Home, Homed};
 use crate::capi::sized::load_sized;
 use crate::capi::status::{Failure, guard, trihop_status_t};
-use crate::channel::Descriptor;
-use crate::{ChannelLimits, Channels, Error, threaded};
+use crate::channel::{Descriptor, Kept};
+use crate::over::ChannelsBuilder;
+use crate::{ChannelLimits, Channels, Error, Seat, StreamOptions, threaded};
 
 /// The channels of a job on this rank. See `trihop_channel_t`.
 ///
@@ -91,42 +92,76 @@ pub unsafe extern "C" fn trihop_channels_open(
     options: *const trihop_options_t,
     channels: *mut *mut trihop_channels_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a place for a pointer.
-        let place = unsafe { argument::place(channels, "channels")? };
-        *place = null_mut();
-        // SAFETY: the header asks for null or a job that has not ended, and a text that ends with
-        // NUL.
-        let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
-        let stream = match options.is_null() {
-            true => None,
-            // SAFETY: the header asks for initialised options.
-            false => Some(unsafe { trihop_options_t::load(options) }?.stream),
-        };
-        let channels = match &job.job {
-            Either::Threaded(job) => {
-                let builder = job.channels(name);
-                let builder = match stream {
-                    Some(stream) => builder.options(stream),
-                    None => builder,
-                };
-                Either::Threaded(builder.open()?)
-            }
-            Either::Inline(job) => {
-                let builder = job.channels(name);
-                let builder = match stream {
-                    Some(stream) => builder.options(stream),
-                    None => builder,
-                };
-                Either::Inline(builder.open()?)
-            }
-        };
-        *place = Box::into_raw(Box::new(trihop_channels_t {
-            home: Home::of(&channels),
-            channels,
-        }));
-        Ok(())
+    // SAFETY: as the header asks.
+    guard(|| unsafe { open(job, name, options, None, channels) })
+}
+
+/// As `trihop_channels_open`, and goes on with what this rank has kept of its channels in an earlier
+/// job: `trihop_channel_attach` finds them again by their descriptors, with the messages in them.
+/// Ranks that have kept nothing, since they are new processes, call `trihop_channels_open` instead:
+/// what they had is `TRIHOP_ERR_NO_CHANNEL`. The job has as many ranks as that, and each process its
+/// old number; otherwise, and where `kept` is open already, it is `TRIHOP_ERR_CONFIG` on all ranks.
+/// After a failure `kept` has what it had; after a success nothing. Either way it has to be freed.
+///
+/// Fails as `trihop_channels_open`.
+/// Threads: as that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_open_kept(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_options_t,
+    kept: *const trihop_kept_t,
+    channels: *mut *mut trihop_channels_t,
+) -> trihop_status_t {
+    // SAFETY: as the header asks.
+    guard(|| unsafe {
+        let kept = argument::handle(kept, "kept")?;
+        open(job, name, options, Some(&kept.kept), channels)
     })
+}
+
+/// # Safety
+/// As of `trihop_channels_open`.
+unsafe fn open(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_options_t,
+    kept: Option<&Kept>,
+    channels: *mut *mut trihop_channels_t,
+) -> Result<(), Failure> {
+    // SAFETY: the header asks for null or a place for a pointer.
+    let place = unsafe { argument::place(channels, "channels")? };
+    *place = null_mut();
+    // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
+    let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
+    let stream = match options.is_null() {
+        true => None,
+        // SAFETY: the header asks for initialised options.
+        false => Some(unsafe { trihop_options_t::load(options) }?.stream),
+    };
+    let channels = match &job.job {
+        Either::Threaded(job) => Either::Threaded(with(job.channels(name), stream, kept).open()?),
+        Either::Inline(job) => Either::Inline(with(job.channels(name), stream, kept).open()?),
+    };
+    *place = Box::into_raw(Box::new(trihop_channels_t {
+        home: Home::of(&channels),
+        channels,
+    }));
+    Ok(())
+}
+
+fn with<S: Seat>(
+    mut builder: ChannelsBuilder<S>,
+    stream: Option<StreamOptions>,
+    kept: Option<&Kept>,
+) -> ChannelsBuilder<S> {
+    if let Some(stream) = stream {
+        builder = builder.options(stream);
+    }
+    if let Some(kept) = kept {
+        builder = builder.keeping(kept);
+    }
+    builder
 }
 
 /// The limits that a caller gives.
@@ -297,4 +332,51 @@ pub unsafe extern "C" fn trihop_channels_close(
             outcome => Ok(outcome?),
         }
     })
+}
+
+/// The channels of a rank, with the messages in them, between two jobs.
+pub struct trihop_kept_t {
+    kept: Kept,
+}
+
+/// Closes the channels of this rank as `trihop_channels_close` does, and keeps them with the
+/// messages in them for a job that takes the place of this one, because an agent or another rank is
+/// gone: see `trihop_channels_open_kept`. Where the job goes on it waits until all ranks have
+/// called this or that: collective. Sends that have failed with the job may or may not be in a
+/// channel; what was deposited is. A message that was under way to a get is gone with the get.
+///
+/// Other failures than `TRIHOP_ERR_NESTED` the job says.
+/// Threads: as the job; not inside a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_keep(
+    channels: *mut trihop_channels_t,
+    kept: *mut *mut trihop_kept_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(kept, "kept")? };
+        *place = null_mut();
+        // SAFETY: the header asks for null or channels that were not closed.
+        let open = unsafe { argument::handle(channels, "channels")? };
+        let kept = match &open.channels {
+            Either::Threaded(channels) => channels.clone().keep()?,
+            Either::Inline(channels) => channels.clone().keep()?,
+        };
+        // SAFETY: made by `trihop_channels_open`; the header allows no other call on it.
+        drop(unsafe { Box::from_raw(channels) });
+        *place = Box::into_raw(Box::new(trihop_kept_t { kept }));
+        Ok(())
+    })
+}
+
+/// Frees what `trihop_channels_keep` has given: channels that no job has gone on with are gone, and
+/// so are their messages. Null is ignored.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_kept_free(kept: *mut trihop_kept_t) {
+    if !kept.is_null() {
+        // SAFETY: made by `trihop_channels_keep`; the header allows no other call on it.
+        drop(unsafe { Box::from_raw(kept) });
+    }
 }

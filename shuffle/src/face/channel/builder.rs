@@ -5,7 +5,7 @@ use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
 use super::wire::{OPENING_BYTES, Payload};
-use super::{Channels, Office};
+use super::{Channels, Kept, Office};
 use crate::config::{StreamOptions, getmsg_bytes_from_env};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
@@ -20,6 +20,7 @@ pub struct ChannelsBuilder<S: Seat> {
     name: String,
     options: Option<StreamOptions>,
     getmsg_bytes: Option<u64>,
+    kept: Option<Kept>,
 }
 
 impl<S: Seat> ChannelsBuilder<S> {
@@ -29,6 +30,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             name: name.to_owned(),
             options: None,
             getmsg_bytes: None,
+            kept: None,
         }
     }
 
@@ -50,6 +52,16 @@ impl<S: Seat> ChannelsBuilder<S> {
         self
     }
 
+    /// Goes on with what this rank has [kept](Channels::keep) of its channels in an earlier job:
+    /// their descriptors name them again, for whoever [attaches](Channels::attach) anew, and the
+    /// messages are in them. A rank that has kept nothing, since it is a new process, opens without
+    /// this: what it had is [`Error::NoChannel`]. The job has as many ranks as that, and each
+    /// process its old number.
+    pub fn keeping(mut self, kept: &Kept) -> Self {
+        self.kept = Some(kept.clone());
+        self
+    }
+
     pub(crate) fn open_by(
         self,
         handler: impl FnOnce(Arc<Office>) -> S::Handler,
@@ -59,6 +71,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             name,
             options,
             getmsg_bytes,
+            kept,
         } = self;
         let (rank, usual) = seat.with("opening channels", |job| {
             Ok((job.engine.topology.rank(), job.options.stream.clone()))
@@ -82,20 +95,76 @@ impl<S: Seat> ChannelsBuilder<S> {
             .handle_by(handler(Arc::clone(&office)))
             .open()?
             .handle;
-        let mut job = [match rank.0 {
+        let new = match rank.0 {
             0 => Secret::random()?.derive("channels"),
             _ => 0,
-        }];
+        };
+        let places = kept.as_ref().and_then(Kept::take);
+        let is_wrong = |kept: &Kept| places.is_none() || kept.owner != rank.0;
+        let mine = Opened {
+            kept: kept.as_ref().map(|kept| [kept.job, !kept.job]),
+            is_wrong: kept.as_ref().is_some_and(is_wrong),
+            new,
+        };
+        let given_back = kept.filter(|_| places.is_some());
+        // Before others can ask for them.
+        office.owner().resume(places.unwrap_or_default());
+        let mut all = mine.words();
         let what = "opening channels";
-        seat.one_at_a_time(None, what, || {
-            seat::allreduce(&seat, CollectiveOrder::Calls, &mut job, Reduce::Max)
-        })?;
+        let agreed = seat.one_at_a_time(None, what, || {
+            seat::allreduce(&seat, CollectiveOrder::Calls, &mut all, Reduce::Max)
+        });
+        let job = agreed.and_then(|()| Opened::job(all));
+        if let (Err(_), Some(kept)) = (&job, &given_back) {
+            kept.give_back(office.owner().unresumed());
+        }
+        let job = job?;
+        if given_back.is_none() && job != all[Opened::NEW] {
+            office
+                .owner()
+                .begin_at(Secret::random()?.derive("epochs") as u32);
+        }
         Ok(Channels {
             handle,
             office,
-            job: job[0],
+            job,
             message_bytes,
         })
+    }
+}
+
+/// What a rank says of the opening; the largest words of all ranks say what comes of it.
+struct Opened {
+    /// What channels that are kept have in common, and its complement.
+    kept: Option<[u64; 2]>,
+    /// They cannot be gone on with.
+    is_wrong: bool,
+    /// What new ones are to have in common.
+    new: u64,
+}
+
+impl Opened {
+    /// Which word is that.
+    const NEW: usize = 3;
+
+    fn words(&self) -> [u64; 4] {
+        let [job, complement] = self.kept.unwrap_or_default();
+        [job, complement, u64::from(self.is_wrong), self.new]
+    }
+
+    /// What the channels of the opening have in common.
+    fn job([kept, complement, is_wrong, new]: [u64; 4]) -> Result<u64> {
+        let wrong = |why: &str| Err(Error::config("kept", why));
+        if is_wrong != 0 {
+            return wrong(
+                "channels were kept by another rank than opens them, or are open already",
+            );
+        }
+        match (kept, complement) {
+            (0, 0) => Ok(new),
+            _ if kept == !complement => Ok(kept),
+            _ => wrong("the ranks have kept channels of different openings"),
+        }
     }
 }
 

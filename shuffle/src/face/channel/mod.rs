@@ -9,6 +9,7 @@ mod builder;
 mod client;
 mod descriptor;
 mod event;
+mod kept;
 mod office;
 mod owner;
 mod poll;
@@ -30,6 +31,7 @@ use crate::stats::Stats;
 pub use asked::Asked;
 pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
+pub use kept::Kept;
 pub(crate) use office::Office;
 use office::{News, with_request};
 use owner::{Gate, Owner};
@@ -234,6 +236,48 @@ impl<S: Seat> Channels<S> {
         self.handle.relays_wire_bytes()
     }
 
+    /// Ends this rank's part and keeps its channels with the messages in them, for
+    /// [an opening of another job](ChannelsBuilder::keeping): of one that takes the place of a job
+    /// which has failed, because an agent or another rank is gone. Others who wait for them hear
+    /// that they are closed. Where the job goes on, it then waits until all ranks have done so, or
+    /// have [shut down](Channels::shutdown): collective.
+    ///
+    /// What the job says of a call that has failed with it stays true: a send was not taken, or not
+    /// [answered](Return), whatever has come of it; and a message that was handed out for a get is
+    /// gone with it, if it was under way. What was [deposited](Return::WhenDeposited) is kept, and
+    /// so is what a send that did not wait for that has left here.
+    ///
+    /// # Errors
+    /// [`Error::Nested`] inside a handler. What else goes wrong the job says.
+    pub fn keep(self) -> Result<Kept> {
+        let what = "shutting down";
+        self.handle.seat.may_wait(what)?;
+        let unasked = self.ask_unasked();
+        self.leave(Owner::keep);
+        let ended = unasked.and(self.end());
+        if let Err(error) = ended {
+            tracing::info!(channels = self.name(), %error, "channels are kept without their job");
+        }
+        let places = self.office.owner().kept();
+        Ok(Kept::new(self.job, self.handle.rank.0, places))
+    }
+
+    /// Has the owner leave, and tells others.
+    fn leave<R>(&self, leave: impl FnOnce(&mut Owner) -> R) -> R {
+        let mut owner = self.office.owner();
+        let left = leave(&mut owner);
+        let news = self.tell(&mut owner);
+        drop(owner);
+        self.hear(news);
+        left
+    }
+
+    /// Ends the stream, once all ranks do.
+    fn end(&self) -> Result<()> {
+        let handle = self.handle.clone();
+        Shuffle { handle }.shutdown()
+    }
+
     /// Ends this rank's part: its channels are closed and their messages dropped, which the log
     /// says; others who wait for them hear that they are closed. Then it waits until all ranks have
     /// done so. Collective.
@@ -244,11 +288,7 @@ impl<S: Seat> Channels<S> {
         let what = "shutting down";
         self.handle.seat.may_wait(what)?;
         self.ask_unasked()?;
-        let mut owner = self.office.owner();
-        let lost = owner.leave();
-        let news = self.tell(&mut owner);
-        drop(owner);
-        self.hear(news);
+        let lost = self.leave(Owner::leave);
         if lost > 0 {
             tracing::warn!(
                 channels = self.name(),
@@ -256,10 +296,7 @@ impl<S: Seat> Channels<S> {
                 "messages that nobody took are dropped"
             );
         }
-        Shuffle {
-            handle: self.handle.clone(),
-        }
-        .shutdown()
+        self.end()
     }
 
     /// Begins a call. On the inline seat it may be made, and progress too, now and then.

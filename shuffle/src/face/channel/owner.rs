@@ -22,10 +22,17 @@ const MOST_CHANNELS: usize = 1 << 16;
 
 /// A place for a channel.
 #[derive(Debug, Default)]
-struct Place {
+pub(super) struct Place {
     /// Channels that were here before.
     epoch: u32,
     queue: Option<Queue>,
+}
+
+impl Place {
+    /// The epoch of the channel that is here.
+    pub fn taken(&self) -> Option<u32> {
+        self.queue.as_ref().map(|_| self.epoch)
+    }
 }
 
 /// The channels of one rank.
@@ -40,6 +47,8 @@ pub(super) struct Owner {
     next_deadline_ns: Option<u64>,
     /// This rank leaves: no channel is made or opened.
     leaves: bool,
+    /// Epoch of the first channel in a new place.
+    first_epoch: u32,
 }
 
 impl Owner {
@@ -60,7 +69,10 @@ impl Owner {
             return None;
         }
         if at == self.places.len() {
-            self.places.push(Place::default());
+            self.places.push(Place {
+                epoch: self.first_epoch,
+                queue: None,
+            });
         }
         let place = &mut self.places[at];
         place.queue = Some(Queue::new(limits, gate));
@@ -295,7 +307,7 @@ impl Owner {
     /// Gives the place of a channel that is closed and that nobody has a port of to the next one.
     fn free(&mut self, channel: u32) {
         let place = &mut self.places[channel as usize];
-        let is_over = |queue: &mut Queue| queue.closed && queue.ports == 0;
+        let is_over = |queue: &mut Queue| queue.closed && queue.ports == 0 && !queue.is_kept;
         if let Some(mut queue) = place.queue.take_if(is_over) {
             let lost = queue.drop_messages(&mut self.ports);
             if lost > 0 {
@@ -332,6 +344,58 @@ impl Owner {
         let lost = lost.sum();
         (0..self.places.len() as u32).for_each(|channel| self.free(channel));
         lost
+    }
+}
+
+/// What one opening of channels hands to another.
+impl Owner {
+    /// This rank leaves, and keeps its channels with their messages.
+    pub fn keep(&mut self) {
+        self.leaves = true;
+        let Self { places, ports, .. } = self;
+        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
+        for queue in queues.filter(|queue| !queue.closed) {
+            queue.keep(ports);
+        }
+    }
+
+    /// The places of what was kept, of which nobody has a port. Ports that are left here find it
+    /// closed.
+    pub fn kept(&mut self) -> Vec<Place> {
+        let kept = |place: &mut Place| {
+            let queue = place.queue.as_mut();
+            match queue.map(|queue| queue.is_kept.then(|| queue.move_on())) {
+                // It was closed for good.
+                Some(None) => Place {
+                    epoch: place.epoch.wrapping_add(1),
+                    queue: None,
+                },
+                queue => Place {
+                    epoch: place.epoch,
+                    queue: queue.flatten(),
+                },
+            }
+        };
+        self.places.iter_mut().map(kept).collect()
+    }
+
+    /// Goes on with what was kept.
+    pub fn resume(&mut self, places: Vec<Place>) {
+        self.places = places;
+    }
+
+    /// Others may still know channels that were here, and none of this rank's is to be taken for
+    /// one of those.
+    pub fn begin_at(&mut self, epoch: u32) {
+        self.first_epoch = epoch;
+    }
+
+    /// Gives that back, where the opening came to nothing.
+    pub fn unresumed(&mut self) -> Vec<Place> {
+        let mut places = std::mem::take(&mut self.places);
+        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
+        queues.for_each(Queue::resume);
+        places
     }
 }
 

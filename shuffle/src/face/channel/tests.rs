@@ -85,6 +85,7 @@ mod events;
 mod gates;
 mod getmsg;
 mod given_up;
+mod kept;
 mod long;
 
 /// A channel that rank `owner` makes, on all ranks.

@@ -4,7 +4,7 @@ use super::super::poll::{ChannelKind, Poll};
 use super::super::wire::Status;
 
 /// A semaphore or a barrier that is not closed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Gate {
     /// Where somebody waits to acquire it, its value is 0.
     Semaphore { value: u64, most: u64 },

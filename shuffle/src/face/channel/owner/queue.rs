@@ -48,6 +48,8 @@ struct Send {
 pub(super) struct Queue {
     pub limits: ChannelLimits,
     pub closed: bool,
+    /// It was closed for now: another opening goes on with it.
+    pub is_kept: bool,
     /// Where it is a semaphore or a barrier: there are only polls.
     gate: Option<Gate>,
     /// Ports that are open.
@@ -70,6 +72,7 @@ impl Queue {
             limits,
             gate,
             closed: false,
+            is_kept: false,
             ports: 0,
             messages: VecDeque::new(),
             bytes: 0,
@@ -518,6 +521,54 @@ impl Queue {
         self.settle(ports);
     }
 
+    /// As [`Queue::close`], for now. Sends that wait for room, whose callers went on before, are
+    /// deposited above its bounds; that others are received nobody hears any more.
+    pub fn keep(&mut self, ports: &mut Ports) {
+        let went_on = |of: &Waiting<Send>| !of.what.when.is_answered();
+        for of in std::mem::take(&mut self.sends) {
+            match went_on(&of) {
+                true => {
+                    let Send { message, when } = of.what;
+                    ports.no_longer_sends(of.port, message.bytes.len() as u64);
+                    self.put((of.port, of.id), when, message, of.deadline_ns, ports);
+                }
+                false => self.sends.push_back(of),
+            }
+        }
+        self.forget_receipts(ports);
+        (self.closed, self.is_kept) = (true, true);
+        // Gets too: what they were answered by now might arrive nowhere.
+        self.end_where(Status::Closed, |_, _, _| true, ports);
+    }
+
+    /// What goes on in another opening; what is left here is closed.
+    pub fn move_on(&mut self) -> Self {
+        let left = Self {
+            closed: true,
+            ports: self.ports,
+            ..Self::new(self.limits, self.gate.clone())
+        };
+        let mut kept = std::mem::replace(self, left);
+        kept.resume();
+        kept
+    }
+
+    /// Goes on where nobody has a port of it yet.
+    pub fn resume(&mut self) {
+        (self.closed, self.is_kept, self.ports, self.is_behind) = (false, false, 0, false);
+        self.sends.clear();
+        self.gets.clear();
+        self.polls.clear();
+        self.count_arrived(|_| 0);
+    }
+
+    fn forget_receipts(&mut self, ports: &mut Ports) {
+        let receipts = self.messages.iter_mut().filter_map(|of| of.receipt.take());
+        for of in receipts {
+            ports.answer(of.port, of.id, Status::Closed, 0);
+        }
+    }
+
     /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent. How many
     /// sends waited.
     pub fn forget(&mut self, port: u32, ports: &mut Ports) -> usize {
@@ -558,11 +609,9 @@ impl Queue {
 
     /// Drops all messages; how many there were. Who waits for one to be received hears of it.
     pub fn drop_messages(&mut self, ports: &mut Ports) -> usize {
+        self.forget_receipts(ports);
         let messages = std::mem::take(&mut self.messages);
         self.bytes = 0;
-        for of in messages.iter().filter_map(|message| message.receipt) {
-            ports.answer(of.port, of.id, Status::Closed, 0);
-        }
         self.settle(ports);
         messages.len()
     }
