@@ -486,6 +486,9 @@ typedef struct trihop_details_t trihop_details_t;
 // changes (ranks, nodes, names, errors) may be asked for there.
 typedef struct trihop_job_t trihop_job_t;
 
+// The channels of a rank, with the messages in them, between two jobs.
+typedef struct trihop_kept_t trihop_kept_t;
+
 // Items of a stream that are merged at their sender: a table keeps the last item for a rank and a
 // key, and what comes for the same two joins it. An item leaves its place when another one needs
 // that, and all do at `trihop_merging_flush`: memory is bounded, and what is common travels seldom.
@@ -2169,6 +2172,21 @@ trihop_status_t trihop_channels_open(const struct trihop_job_t *job,
                                      const struct trihop_options_t *options,
                                      struct trihop_channels_t **channels);
 
+// As `trihop_channels_open`, and goes on with what this rank has kept of its channels in an earlier
+// job: `trihop_channel_attach` finds them again by their descriptors, with the messages in them.
+// Ranks that have kept nothing, since they are new processes, call `trihop_channels_open` instead:
+// what they had is `TRIHOP_ERR_NO_CHANNEL`. The job has as many ranks as that, and each process its
+// old number; otherwise, and where `kept` is open already, it is `TRIHOP_ERR_CONFIG` on all ranks.
+// After a failure `kept` has what it had; after a success nothing. Either way it has to be freed.
+//
+// Fails as `trihop_channels_open`.
+// Threads: as that.
+trihop_status_t trihop_channels_open_kept(const struct trihop_job_t *job,
+                                          const char *name,
+                                          const struct trihop_options_t *options,
+                                          const struct trihop_kept_t *kept,
+                                          struct trihop_channels_t **channels);
+
 // Makes a channel of this rank's, and a port of it. `limits` null stands for the defaults. The
 // channel is there until it is closed, or this rank closes its channels.
 //
@@ -2219,6 +2237,23 @@ trihop_status_t trihop_channel_attach(const struct trihop_channels_t *channels,
 //
 // Threads: as the job; not inside a handler.
 trihop_status_t trihop_channels_close(struct trihop_channels_t *channels);
+
+// Closes the channels of this rank as `trihop_channels_close` does, and keeps them with the
+// messages in them for a job that takes the place of this one, because an agent or another rank is
+// gone: see `trihop_channels_open_kept`. Where the job goes on it waits until all ranks have
+// called this or that: collective. Sends that have failed with the job may or may not be in a
+// channel; what was deposited is. A message that was under way to a get is gone with the get.
+//
+// Other failures than `TRIHOP_ERR_NESTED` the job says.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_channels_keep(struct trihop_channels_t *channels,
+                                     struct trihop_kept_t **kept);
+
+// Frees what `trihop_channels_keep` has given: channels that no job has gone on with are gone, and
+// so are their messages. Null is ignored.
+//
+// Threads: any.
+void trihop_kept_free(struct trihop_kept_t *kept);
 
 // Sends `length` bytes, with 32 bits that mean what the program wants them to mean, and returns
 // when `when`, of `trihop_return_t`, says. `timeout_ns` is in nanoseconds, `TRIHOP_NO_TIMEOUT` or

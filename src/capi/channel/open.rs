@@ -115,7 +115,7 @@ pub unsafe extern "C" fn trihop_channels_open_kept(
 ) -> trihop_status_t {
     // SAFETY: as the header asks.
     guard(|| unsafe {
-        let kept = argument::handle(kept, "kept")?;
+        let kept = argument::reference(kept, "kept")?;
         open(job, name, options, Some(&kept.kept), channels)
     })
 }
