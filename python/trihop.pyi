@@ -10,6 +10,7 @@ import numpy.typing as npt
 __all__ = [
     "__version__",
     "Job",
+    "Kept",
     "Stream",
     "Shuffle",
     "Channels",
