@@ -114,10 +114,7 @@ pub unsafe extern "C" fn trihop_channels_open_kept(
     channels: *mut *mut trihop_channels_t,
 ) -> trihop_status_t {
     // SAFETY: as the header asks.
-    guard(|| unsafe {
-        let kept = argument::reference(kept, "kept")?;
-        open(job, name, options, Some(&kept.kept), channels)
-    })
+    guard(|| unsafe { open(job, name, options, Some(kept), channels) })
 }
 
 /// # Safety
@@ -126,7 +123,7 @@ unsafe fn open(
     job: *const trihop_job_t,
     name: *const c_char,
     options: *const trihop_options_t,
-    kept: Option<&Kept>,
+    kept: Option<*const trihop_kept_t>,
     channels: *mut *mut trihop_channels_t,
 ) -> Result<(), Failure> {
     // SAFETY: the header asks for null or a place for a pointer.
@@ -134,6 +131,11 @@ unsafe fn open(
     *place = null_mut();
     // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
     let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
+    let kept = match kept {
+        None => None,
+        // SAFETY: the header asks for null, or what was kept and not freed.
+        Some(kept) => Some(&unsafe { argument::reference(kept, "kept") }?.kept),
+    };
     let stream = match options.is_null() {
         true => None,
         // SAFETY: the header asks for initialised options.

@@ -239,11 +239,7 @@ impl<T, S: Seat> Drop for Asked<T, S> {
         }
         let id = self.id;
         self.end();
-        let office = &self.port.channels().office;
-        let requests = office.client().abandon(self.port.number(), id);
-        for (request, bytes) in requests {
-            self.port.ask_later(request, bytes);
-        }
+        self.port.abandon(id);
     }
 }
 

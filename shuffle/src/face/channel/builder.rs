@@ -100,7 +100,8 @@ impl<S: Seat> ChannelsBuilder<S> {
             _ => 0,
         };
         let places = kept.as_ref().and_then(Kept::take);
-        let is_wrong = |kept: &Kept| places.is_none() || kept.owner != rank.0;
+        let is_other = |kept: &Kept| (kept.owner, kept.size) != (rank.0, handle.size);
+        let is_wrong = |kept: &Kept| places.is_none() || is_other(kept);
         let mine = Opened {
             kept: kept.as_ref().map(|kept| [kept.job, !kept.job]),
             is_wrong: kept.as_ref().is_some_and(is_wrong),
@@ -119,7 +120,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             kept.give_back(office.owner().unresumed());
         }
         let job = job?;
-        if given_back.is_none() && job != all[Opened::NEW] {
+        if job != all[Opened::NEW] {
             office
                 .owner()
                 .begin_at(Secret::random()?.derive("epochs") as u32);
@@ -157,7 +158,7 @@ impl Opened {
         let wrong = |why: &str| Err(Error::config("kept", why));
         if is_wrong != 0 {
             return wrong(
-                "channels were kept by another rank than opens them, or are open already",
+                "channels were kept by another rank, in a job of another size, or are open already",
             );
         }
         match (kept, complement) {

@@ -13,15 +13,18 @@ use super::owner::Place;
 pub struct Kept {
     pub(super) job: u64,
     pub(super) owner: u32,
+    /// Ranks of the job.
+    pub(super) size: u32,
     /// None once an opening goes on with them.
     places: Arc<Mutex<Option<Vec<Place>>>>,
 }
 
 impl Kept {
-    pub(super) fn new(job: u64, owner: u32, places: Vec<Place>) -> Self {
+    pub(super) fn new(job: u64, (owner, size): (u32, u32), places: Vec<Place>) -> Self {
         Self {
             job,
             owner,
+            size,
             places: Arc::new(Mutex::new(Some(places))),
         }
     }

@@ -248,18 +248,27 @@ impl<S: Seat> Channels<S> {
     /// so is what a send that did not wait for that has left here.
     ///
     /// # Errors
-    /// [`Error::Nested`] inside a handler. What else goes wrong the job says.
+    /// [`Error::Nested`] inside a handler; [`Error::Closed`] where they were kept, or shut down,
+    /// before. What else goes wrong the job says.
     pub fn keep(self) -> Result<Kept> {
         let what = "shutting down";
         self.handle.seat.may_wait(what)?;
-        let unasked = self.ask_unasked();
-        self.leave(Owner::keep);
-        let ended = unasked.and(self.end());
-        if let Err(error) = ended {
+        loop {
+            let next = self.office.client().unasked.pop_front();
+            let Some((owner, request, bytes)) = next else {
+                break;
+            };
+            // What comes back to this rank is kept; where others cannot be asked the job has failed.
+            let _ = self.ask(Rank(owner), request, &bytes);
+        }
+        if !self.leave(Owner::keep) {
+            return Err(Error::Closed(self.name().to_owned()));
+        }
+        if let Err(error) = self.end() {
             tracing::info!(channels = self.name(), %error, "channels are kept without their job");
         }
         let places = self.office.owner().kept();
-        Ok(Kept::new(self.job, self.handle.rank.0, places))
+        Ok(Kept::new(self.job, (self.handle.rank.0, self.handle.size), places))
     }
 
     /// Has the owner leave, and tells others.

@@ -349,14 +349,17 @@ impl Owner {
 
 /// What one opening of channels hands to another.
 impl Owner {
-    /// This rank leaves, and keeps its channels with their messages.
-    pub fn keep(&mut self) {
-        self.leaves = true;
+    /// This rank leaves, and keeps its channels with their messages; false where it has left.
+    pub fn keep(&mut self) -> bool {
+        if std::mem::replace(&mut self.leaves, true) {
+            return false;
+        }
         let Self { places, ports, .. } = self;
         let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
         for queue in queues.filter(|queue| !queue.closed) {
             queue.keep(ports);
         }
+        true
     }
 
     /// The places of what was kept, of which nobody has a port. Ports that are left here find it
@@ -392,10 +395,8 @@ impl Owner {
 
     /// Gives that back, where the opening came to nothing.
     pub fn unresumed(&mut self) -> Vec<Place> {
-        let mut places = std::mem::take(&mut self.places);
-        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
-        queues.for_each(Queue::resume);
-        places
+        self.keep();
+        self.kept()
     }
 }
 

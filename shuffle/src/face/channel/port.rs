@@ -259,7 +259,9 @@ impl<S: Seat> Port<S> {
         let limit = Limit::new(timeout);
         let ask = || {
             let id = start(&limit)?;
-            let answered = self.answer(id, what, limit)?;
+            let answered = self.answer(id, what, limit);
+            // What it would have been answered by stays in its channel.
+            let answered = answered.inspect_err(|_| self.abandon(id))?;
             outcome(answered.status, what, &self.descriptor)?;
             Ok(answered)
         };
@@ -299,6 +301,14 @@ impl<S: Seat> Port<S> {
         }
         let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
         Ok(received(answered.inspect_err(|error| self.got(error))?))
+    }
+
+    /// Nobody waits for this request any more: its owner hears of that, and has back what came.
+    pub fn abandon(&self, id: u64) {
+        let requests = self.channels.office.client().abandon(self.number, id);
+        for (request, bytes) in requests {
+            self.ask_later(request, bytes);
+        }
     }
 
     /// Makes a request that no room is waited for: with the next call where that is not possible,

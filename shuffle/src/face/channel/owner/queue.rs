@@ -55,6 +55,8 @@ pub(super) struct Queue {
     /// Ports that are open.
     pub ports: u32,
     messages: VecDeque<Stored>,
+    /// How many of them an earlier opening has left.
+    resumed: u64,
     /// Bytes of the messages.
     bytes: u64,
     /// Messages that were deposited so far.
@@ -75,6 +77,7 @@ impl Queue {
             is_kept: false,
             ports: 0,
             messages: VecDeque::new(),
+            resumed: 0,
             bytes: 0,
             deposited: 0,
             sends: VecDeque::new(),
@@ -180,7 +183,7 @@ impl Queue {
             return self.settle(ports);
         }
         match deadline_ns {
-            _ if self.closed && self.messages.is_empty() => {
+            _ if self.closed && (self.is_kept || self.messages.is_empty()) => {
                 ports.answer(port, id, Status::Closed, 0)
             }
             None => ports.answer(port, id, Status::WouldBlock, 0),
@@ -215,7 +218,7 @@ impl Queue {
             Take::Pop => 0,
             Take::Get | Take::Peek => first.bytes.len() as u64,
         };
-        let first = self.messages.front();
+        let first = self.messages.front().filter(|_| !self.is_kept);
         first.is_some_and(|first| ports.may_hand_out(bytes(first)))
     }
 
@@ -227,7 +230,7 @@ impl Queue {
 
     /// The message that a get would be answered by now. Its memory is handed over here.
     pub fn get_now(&mut self, ports: &mut Ports) -> Option<Stored> {
-        if !self.gets.is_empty() {
+        if self.is_kept || !self.gets.is_empty() {
             return None;
         }
         let first = self.take_first(ports)?;
@@ -546,6 +549,7 @@ impl Queue {
         let left = Self {
             closed: true,
             ports: self.ports,
+            deposited: self.deposited,
             ..Self::new(self.limits, self.gate.clone())
         };
         let mut kept = std::mem::replace(self, left);
@@ -556,6 +560,7 @@ impl Queue {
     /// Goes on where nobody has a port of it yet.
     pub fn resume(&mut self) {
         (self.closed, self.is_kept, self.ports, self.is_behind) = (false, false, 0, false);
+        self.resumed = self.messages.len() as u64;
         self.sends.clear();
         self.gets.clear();
         self.polls.clear();
@@ -594,7 +599,7 @@ impl Queue {
         let at = self.messages.partition_point(|of| of.about.number < number);
         let is_here = (self.messages.get(at)).is_some_and(|of| of.about.number == number);
         let taken = u64::from(self.ports) * u64::from(self.limits.window_messages);
-        let most = u64::from(self.limits.messages) + taken;
+        let most = u64::from(self.limits.messages).max(self.resumed) + taken;
         if number == 0 || number > self.deposited || is_here {
             return Err("a message comes back that was not taken");
         }

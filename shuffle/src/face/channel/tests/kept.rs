@@ -152,7 +152,15 @@ fn first_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
     let rank = job.rank().0;
     let channels = S::open_all(job.channels("first"))?;
     let _ports = full_and_waited_for(&job, &channels, between)?;
+    // What nobody has taken of an answer, or waits for, when it is kept.
+    let own = channels.create(SHORT)?;
+    own.send(9, b"own", Return::WhenDeposited, Timeout::Never)?;
+    let answered = own.start_get(Timeout::Never)?;
+    let again = channels.clone();
     between.keep(rank, channels.keep()?);
+    drop((answered, own));
+    let twice = again.keep().map(drop);
+    assert!(matches!(twice, Err(Error::Closed(_))), "{twice:?}");
     job.shutdown()
 }
 
@@ -162,7 +170,7 @@ fn second_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
     let kept = between.kept(rank).unwrap();
     assert_eq!(
         kept.descriptors().len(),
-        [0, 1, 2][rank as usize],
+        [1, 2, 3][rank as usize],
         "{kept:?}"
     );
     let channels = S::open_all(job.channels("second").keeping(&kept))?;
@@ -264,7 +272,28 @@ fn next_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
     // Nobody leaves before all have asked.
     job.barrier()?;
     drop((new, port));
+    between.keep(rank, channels.keep()?);
+    job.shutdown()
+}
+
+/// Its channels have no lost one's name here either.
+fn third_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let kept = between.kept(job.rank().0).unwrap();
+    let channels = S::open_all(job.channels("third").keeping(&kept))?;
+    for _ in 0..3 {
+        let new = channels.create(SHORT)?.descriptor();
+        assert!(!between.named().contains(&new), "{new}");
+    }
     channels.shutdown()?;
+    job.shutdown()
+}
+
+/// As many ranks as there were have to come.
+fn smaller_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let kept = between.kept(job.rank().0).unwrap();
+    let refused = S::open_all(job.channels("third").keeping(&kept)).map(drop);
+    let is_refused = matches!(&refused, Err(Error::Config { key, .. }) if key == "kept");
+    assert!(is_refused, "{refused:?}");
     job.shutdown()
 }
 
@@ -273,10 +302,13 @@ fn channels_whose_owner_lives_outlast_a_job_that_failed() {
     let between = Between::of(3);
     if run::<crate::Inline<'static>>(3, between, failing_job) {
         run::<crate::Inline<'static>>(3, between, next_job);
+        run::<crate::Inline<'static>>(2, between, smaller_job);
+        run::<crate::Inline<'static>>(3, between, third_job);
     }
     let between = Between::of(3);
     if run::<threaded::Threaded>(3, between, failing_job) {
         run::<threaded::Threaded>(3, between, next_job);
+        run::<threaded::Threaded>(3, between, third_job);
     }
 }
 
