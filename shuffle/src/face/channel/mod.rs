@@ -268,7 +268,11 @@ impl<S: Seat> Channels<S> {
             tracing::info!(channels = self.name(), %error, "channels are kept without their job");
         }
         let places = self.office.owner().kept();
-        Ok(Kept::new(self.job, (self.handle.rank.0, self.handle.size), places))
+        Ok(Kept::new(
+            self.job,
+            (self.handle.rank.0, self.handle.size),
+            places,
+        ))
     }
 
     /// Has the owner leave, and tells others.
