@@ -13,8 +13,9 @@ const CHECK: &str = "check digits are";
 const MAGIC: [u8; 4] = *b"thc1";
 
 /// Names a channel on every rank of its job: 28 bytes, or a line of text of at most 64 characters
-/// that parses back. One that is left over from another job, or from a channel that is gone, is
-/// refused by [`attach`](super::Channels::attach) with [`Error::NoChannel`].
+/// that parses back. One that is left over from another job, whose channels were not
+/// [kept](super::Channels::keep), or from a channel that is gone, is refused by
+/// [`attach`](super::Channels::attach) with [`Error::NoChannel`].
 ///
 /// ```
 /// use trihop_shuffle::channel::Descriptor;

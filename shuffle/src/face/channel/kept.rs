@@ -1,6 +1,6 @@
 //! What a rank keeps of its channels from one job to the next.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use trihop_transport::sync::{Arc, Mutex, PoisonError};
 
 use super::descriptor::Descriptor;
 use super::owner::Place;

@@ -544,7 +544,7 @@ impl Queue {
         self.end_where(Status::Closed, |_, _, _| true, ports);
     }
 
-    /// What goes on in another opening; what is left here is closed.
+    /// What goes on in another opening, where nobody has a port of it yet; what is left is closed.
     pub fn move_on(&mut self) -> Self {
         let left = Self {
             closed: true,
@@ -553,18 +553,12 @@ impl Queue {
             ..Self::new(self.limits, self.gate.clone())
         };
         let mut kept = std::mem::replace(self, left);
-        kept.resume();
+        (kept.closed, kept.is_kept, kept.ports, kept.is_behind) = (false, false, 0, false);
+        kept.resumed = kept.messages.len() as u64;
+        // Those that came since; what else waited was ended, and is refused now.
+        kept.polls.clear();
+        kept.count_arrived(|_| 0);
         kept
-    }
-
-    /// Goes on where nobody has a port of it yet.
-    pub fn resume(&mut self) {
-        (self.closed, self.is_kept, self.ports, self.is_behind) = (false, false, 0, false);
-        self.resumed = self.messages.len() as u64;
-        self.sends.clear();
-        self.gets.clear();
-        self.polls.clear();
-        self.count_arrived(|_| 0);
     }
 
     fn forget_receipts(&mut self, ports: &mut Ports) {

@@ -9,6 +9,8 @@ use crate::seat::Seat;
 struct Between {
     kept: Vec<Mutex<Option<Kept>>>,
     named: Mutex<Vec<Descriptor>>,
+    /// Channels that a message has come to once the job had failed.
+    late: Mutex<Vec<Descriptor>>,
 }
 
 impl Between {
@@ -17,6 +19,7 @@ impl Between {
         Box::leak(Box::new(Self {
             kept: kept.collect(),
             named: Mutex::default(),
+            late: Mutex::default(),
         }))
     }
 
@@ -237,7 +240,19 @@ fn failing_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
     if rank == 2 {
         return Ok(());
     }
-    while job.barrier().is_ok() {}
+    // Who has waited in vain takes nothing that comes later.
+    let own = channels.create(SHORT)?;
+    let failed = own.get(Timeout::Never).map(drop);
+    assert!(
+        matches!(failed, Err(Error::PeerFailed { .. })),
+        "{failed:?}"
+    );
+    if own
+        .send(8, b"late", Return::WhenDeposited, Timeout::Never)
+        .is_ok()
+    {
+        between.late.lock().unwrap().push(own.descriptor());
+    }
     between.keep(rank, channels.keep()?);
     let failed = job.shutdown();
     assert!(
@@ -263,6 +278,10 @@ fn next_job<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
     for lost in [semaphore, barrier] {
         let gone = channels.attach(&lost).map(drop);
         assert!(matches!(gone, Err(Error::NoChannel { .. })), "{gone:?}");
+    }
+    let late = between.late.lock().unwrap().clone();
+    for own in late.iter().filter(|own| own.owner == rank) {
+        assert_eq!(channels.attach(own)?.get(Timeout::Once)?.kind, 8);
     }
     let port = channels.attach(&queue)?;
     if rank == 0 {
