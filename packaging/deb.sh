@@ -10,8 +10,6 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=$(sed -n 's/^soname := //p' Makefile)
 architecture=$(dpkg --print-architecture)
 triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
-: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
-export SOURCE_DATE_EPOCH
 maintainer="${DEBFULLNAME:-The trihop developers} <${DEBEMAIL:-trihop@localhost}>"
 
 root=$folder/root
@@ -19,6 +17,9 @@ rm -rf "$root" "$folder/installed" "$folder"/trihop_*.deb
 unset BINDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 # A list of its own: `make uninstall` is to remove what was installed for use, if anything was.
 make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" MANIFEST="$folder/installed" install
+# The age of what is packed. Nothing that is compiled reads it, and cargo would build all anew for it.
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
+export SOURCE_DATE_EPOCH
 
 doc=$root/usr/share/doc/trihop
 # Debian has one text of what may be done, and changes packed.

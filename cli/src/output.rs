@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use trihop::log::{Escaped, printable};
 
@@ -56,6 +57,31 @@ pub fn wrapped(text: &str, indent: usize) -> String {
         }
     }
     lines
+}
+
+/// A table whose lines fit [`COLUMNS`], in columns as wide as they need: those of `words` to the
+/// left, all others to the right, as numbers are. Names may have several lines.
+pub fn table<const N: usize>(
+    names: [&str; N],
+    words: &[usize],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(COLUMNS as u16)
+        .set_header(names)
+        .add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if !words.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+            // Half a number says something else.
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    table.trim_fmt() + "\n"
 }
 
 /// A text whose lines fit [`COLUMNS`]: longer ones go on in the next line, further to the right.

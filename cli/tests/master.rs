@@ -191,7 +191,8 @@ fn what_a_process_lacks_is_named_with_the_remedy() {
         ("TRIHOP_SECRET_FILE", "/nowhere", "/nowhere"),
         ("TRIHOP_SECRET_FILE", open.to_str().unwrap(), "chmod 600"),
         ("TRIHOP_SIZE", "", "the number of ranks"),
-        ("TRIHOP_SIZE", "many", "is no number"),
+        ("TRIHOP_SIZE", "many", "is no number from 0 to 4294967295"),
+        ("TRIHOP_SIZE", "4294967296", "is no number from 0 to"),
         ("TRIHOP_SIZE", "1", "no rank of 1"),
         ("TRIHOP_MASTER", "127.0.0.1", "HOST:PORT"),
     ] {

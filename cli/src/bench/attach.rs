@@ -13,7 +13,7 @@ use trihop::transport::bootstrap::{self, Launcher};
 use trihop::{Job, Options, Reduce, agent};
 
 use super::pair::median;
-use super::{BenchArgs, Error};
+use super::{BenchArgs, Error, table};
 use crate::output;
 
 /// Jobs of a repetition.
@@ -168,13 +168,14 @@ fn print(args: &BenchArgs, row: &AttachRow) -> Result<(), Error> {
     output::line(format_args!(
         "# attach: jobs of one rank at an agent that stays, one after the other"
     ))?;
-    output::line(format_args!(
-        "# {:>8} {:>12} {:>12} {:>12} {:>12}",
-        "Jobs", "Join (us)", "Leave (us)", "Both (us)", "Least (us)"
-    ))?;
-    output::line(format_args!(
-        "{:>10} {:>12.1} {:>12.1} {:>12.1} {:>12.1}",
-        row.count, row.join_us, row.leave_us, row.attach_us, row.least_us
-    ))?;
+    let us = |us: f64| format!("{us:.1}");
+    let cells = [
+        ("Jobs", 10, row.count.to_string()),
+        ("Join (us)", 12, us(row.join_us)),
+        ("Leave (us)", 12, us(row.leave_us)),
+        ("Both (us)", 12, us(row.attach_us)),
+        ("Least (us)", 12, us(row.least_us)),
+    ];
+    table::print(&cells, true)?;
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! What the operating system counts of a process: time, page faults, blocks, context switches.
 
-use std::fmt::Write as _;
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
@@ -8,7 +7,7 @@ use serde::Serialize;
 
 use super::error::Result;
 use super::seat::Seat;
-use crate::bench::table::fitted;
+use crate::output;
 
 /// Counted of a process.
 const COUNTS: usize = 9;
@@ -124,28 +123,35 @@ impl RankUsage {
 
     /// One line for each, under a heading.
     pub fn table(rows: &[Self]) -> String {
-        let mut table = format!("{:42}page faults    blocks        switches\n", "");
-        table +=
-            "rank  phase    seconds    user  system    minor major   in  out    vol.  invol.\n";
-        for row in rows {
-            let _ = write!(
-                table,
-                "{:<5} {:<7} {:>8.3} {:>7.3} {:>7.3}",
-                row.rank, row.phase, row.seconds, row.user_s, row.system_s,
-            );
-            for (count, width) in [
-                (row.minor_faults, 8),
-                (row.major_faults, 5),
-                (row.blocks_in, 4),
-                (row.blocks_out, 4),
-                (row.voluntary_switches, 7),
-                (row.involuntary_switches, 7),
-            ] {
-                let _ = write!(table, " {:>width$}", fitted(&count.to_string(), width));
-            }
-            table.push('\n');
-        }
-        table
+        let names = [
+            "\nrank",
+            "\nphase",
+            "\nseconds",
+            "\nuser",
+            "\nsystem",
+            "faults\nminor",
+            "\nmajor",
+            "blocks\nin",
+            "\nout",
+            "switches\nvoluntary",
+            "\ninvoluntary",
+        ];
+        let rows = rows.iter().map(|row| {
+            [
+                row.rank.to_string(),
+                row.phase.clone(),
+                format!("{:.3}", row.seconds),
+                format!("{:.3}", row.user_s),
+                format!("{:.3}", row.system_s),
+                row.minor_faults.to_string(),
+                row.major_faults.to_string(),
+                row.blocks_in.to_string(),
+                row.blocks_out.to_string(),
+                row.voluntary_switches.to_string(),
+                row.involuntary_switches.to_string(),
+            ]
+        });
+        output::table(names, &[1], rows)
     }
 }
 

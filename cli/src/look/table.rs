@@ -6,7 +6,7 @@ use std::fmt::Write;
 use trihop::observe::Seen;
 
 use super::rates::{Rates, Row, own_streams};
-use crate::output::wrapped;
+use crate::output::{self, folded, wrapped};
 
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -66,11 +66,14 @@ impl Line {
         }
     }
 
-    fn write(&self, out: &mut String, name: &str) {
+    fn cells(&self, name: [String; 3]) -> [String; 12] {
         let rate =
             |of: fn(&Rates) -> f64| self.rates.as_ref().map_or("-".to_owned(), |r| short(of(r)));
-        let line = format!(
-            "{name} {:>6} {:>6} {:>6} {:>6} {:>6} {:>5} {:>5} {:>6} {:>6}",
+        let [end, node, process] = name;
+        [
+            end,
+            node,
+            process,
             rate(|r| r.sent_per_s),
             rate(|r| r.delivered_per_s),
             rate(|r| r.wire_bytes_per_s),
@@ -80,12 +83,7 @@ impl Line {
             short(self.credits as f64),
             short(self.spill_bytes as f64),
             share(self.memory_bytes, self.bound_bytes),
-        );
-        let _ = writeln!(out, "{line}");
-        if let Some((ns, what)) = &self.wait {
-            let wait = format!("waits {} for {what}", seconds(*ns));
-            let _ = writeln!(out, "{}", wrapped(&wait, 12));
-        }
+        ]
     }
 }
 
@@ -123,34 +121,49 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
         rows.iter().filter(|row| !row.seen.about.is_relay).count(),
     );
     let _ = writeln!(out, "{}", wrapped(&head, 0));
-    let head = match by {
-        By::Rank => " rank node     pid",
-        By::Node => " node ranks       ",
-    };
-    let _ = writeln!(
-        out,
-        "{head} sent/s recv/s wire/s queued  undel  infl  cred  spill memory"
-    );
+    let (what, names, lines) = lines(rows, by);
+    // As wide as what stands below them can be, so that columns stay where they are.
+    let names = [
+        names[0], names[1], names[2], "sent/s", "recv/s", "wire/s", "queued", " undel", " infl",
+        " cred", " spill", "memory",
+    ];
+    let cells = lines.iter().map(|(name, line)| line.cells(name.clone()));
+    out.push_str(&output::table(names, &[], cells));
+    for (name, line) in &lines {
+        if let Some((ns, wait)) = &line.wait {
+            let wait = format!("{what} {} waits {} for {wait}", name[0], seconds(*ns));
+            let _ = writeln!(out, "{}", folded(&wait).trim_end());
+        }
+    }
+    write_stages(out, rows);
+    rows.iter().for_each(|row| write_missing(out, &row.seen));
+}
+
+/// What the lines stand for, the names of their first columns, and the lines behind what stands in
+/// those.
+#[expect(clippy::type_complexity, reason = "the parts of one table")]
+fn lines(rows: &[&Row], by: By) -> (&'static str, [&'static str; 3], Vec<([String; 3], Line)>) {
     match by {
         By::Rank => {
-            for row in rows {
+            let lines = rows.iter().map(|row| {
                 let mut line = Line::default();
                 line.add(row);
-                line.write(out, &name(&row.seen));
-            }
+                (name(&row.seen), line)
+            });
+            ("rank", [" rank", "node", "    pid"], lines.collect())
         }
         By::Node => {
             let mut nodes = BTreeMap::<u32, Line>::new();
             for row in rows {
                 nodes.entry(row.seen.about.node).or_default().add(row);
             }
-            for (node, line) in nodes {
-                line.write(out, &format!("{node:>5} {:>5}       ", line.ends));
-            }
+            let lines = nodes.into_iter().map(|(node, line)| {
+                let name = [node.to_string(), line.ends.to_string(), String::new()];
+                (name, line)
+            });
+            ("node", [" node", "ranks", ""], lines.collect())
         }
     }
-    write_stages(out, rows);
-    rows.iter().for_each(|row| write_missing(out, &row.seen));
 }
 
 /// Says where sums lack streams.
@@ -167,13 +180,13 @@ fn write_missing(out: &mut String, seen: &Seen) {
     );
 }
 
-fn name(seen: &Seen) -> String {
+fn name(seen: &Seen) -> [String; 3] {
     let about = &seen.about;
     let end = match about.is_relay {
         true => format!("r{}", about.endpoint),
         false => about.endpoint.to_string(),
     };
-    format!("{end:>5} {:>4} {:>7}", about.node, seen.process)
+    [end, about.node.to_string(), seen.process.to_string()]
 }
 
 fn write_stages(out: &mut String, rows: &[&Row]) {
@@ -181,8 +194,7 @@ fn write_stages(out: &mut String, rows: &[&Row]) {
     rows.iter()
         .filter_map(|row| row.rates.as_ref())
         .for_each(|of_row| rates.add(of_row));
-    let mut head =
-        "stage          queues  runs/s sends/s waits/s  queued  ready  infl  cred waited\n";
+    let mut lines = Vec::new();
     let moments = rows.iter().filter_map(|row| row.seen.now.as_ref());
     let streams: Vec<_> = moments.flat_map(own_streams).collect();
     let mut names: Vec<&str> = Vec::new();
@@ -206,10 +218,8 @@ fn write_stages(out: &mut String, rows: &[&Row]) {
             rate.map_or("-".to_owned(), |rates| short(of(rates)))
         };
         let waited = stages.iter().map(|stage| stage.all.waiting_ns).max();
-        let _ = writeln!(
-            out,
-            "{}{name:<14} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>5} {:>5} {:>6}",
-            std::mem::take(&mut head),
+        lines.push([
+            name.to_owned(),
             sum(|stage| stage.queues),
             rate(|stage| stage.runs_per_s),
             rate(|stage| stage.sends_per_s),
@@ -219,7 +229,14 @@ fn write_stages(out: &mut String, rows: &[&Row]) {
             sum(|stage| stage.in_flight_batches),
             sum(|stage| stage.credits),
             seconds(waited.unwrap_or(0)),
-        );
+        ]);
+    }
+    if !lines.is_empty() {
+        let names = [
+            "stage", "queues", "runs/s", "sends/s", "waits/s", "queued", " ready", " infl",
+            " cred", "waited",
+        ];
+        out.push_str(&output::table(names, &[0], lines));
     }
 }
 

@@ -21,6 +21,7 @@ use trihop::{Rank, StreamOptions, Topology};
 
 use super::load::{Hop, hop};
 use crate::number::whole;
+use crate::output;
 
 /// What a rank pays for a message that it handles, in nanoseconds: between what our benchmarks
 /// show for a push with a hop over a lane, and for a receipt.
@@ -279,28 +280,33 @@ pub fn write_text(out: &mut impl Write, asked: &Advise, advice: &[Advice]) -> io
         out,
         "# a step of {messages} messages of {bytes} bytes from each rank to ranks by chance"
     )?;
-    writeln!(
-        out,
-        "{:<16} {:>6} {:>6} {:>10} {:>6} {:>7} {:>11} {:>11}",
-        "route", "links", "lanes", "buffers kB", "hops", "fabric", "relayed kB", "model us"
-    )?;
-    for of in advice {
+    let names = [
+        "route",
+        "links",
+        "lanes",
+        "buffers kB",
+        "hops",
+        "fabric",
+        "relayed kB",
+        "model us",
+    ];
+    let rows = advice.iter().map(|of| {
         let most = match of.is_exact {
             true => format!("{:.0}", of.most_relayed_bytes / 1e3),
             false => format!("~{:.0}", of.relayed_bytes / 1e3),
         };
-        writeln!(
-            out,
-            "{:<16} {:>6} {:>6} {:>10} {:>6.3} {:>7.3} {most:>11} {:>11.0}",
-            of.route,
-            of.links,
-            of.lanes,
-            of.buffer_bytes / 1000,
-            of.hops,
-            of.fabric_hops,
-            of.predicted_us
-        )?;
-    }
+        [
+            of.route.clone(),
+            of.links.to_string(),
+            of.lanes.to_string(),
+            (of.buffer_bytes / 1000).to_string(),
+            format!("{:.3}", of.hops),
+            format!("{:.3}", of.fabric_hops),
+            most,
+            format!("{:.0}", of.predicted_us),
+        ]
+    });
+    out.write_all(output::table(names, &[0], rows).as_bytes())?;
     writeln!(
         out,
         "\nLinks, lanes and relayed bytes are those of the rank that has most (`~`: the\n\

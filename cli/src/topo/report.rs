@@ -11,6 +11,7 @@ use super::advise::Advice;
 use super::load::Load;
 use super::maps::Maps;
 use super::tally::Summary;
+use crate::output;
 
 /// Longest bar of a histogram.
 const BAR: u64 = 34;
@@ -219,19 +220,13 @@ pub fn write_summary(
 
 fn write_histogram(out: &mut impl Write, of: &str, rows: &[(u64, u64, u64)]) -> io::Result<()> {
     let most = rows.iter().map(|row| row.2).max().unwrap_or(0).max(1);
-    writeln!(out, "{:>28} {of:>16}", "from - to")?;
-    for &(from, to, count) in rows {
+    let rows = rows.iter().map(|&(from, to, count)| {
         let range = match from == to {
             true => from.to_string(),
             false => format!("{from} - {to}"),
         };
-        let bar =
-            "#".repeat((u128::from(count) * u128::from(BAR)).div_ceil(u128::from(most)) as usize);
-        writeln!(
-            out,
-            "{}",
-            format!("{range:>28} {count:>16} {bar}").trim_end()
-        )?;
-    }
-    Ok(())
+        let length = (u128::from(count) * u128::from(BAR)).div_ceil(u128::from(most));
+        [range, count.to_string(), "#".repeat(length as usize)]
+    });
+    out.write_all(output::table(["from - to", of, ""], &[2], rows).as_bytes())
 }

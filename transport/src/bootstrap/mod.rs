@@ -44,6 +44,14 @@ pub use single::Single;
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
 pub const KEY_BYTES_MAX: usize = 24;
 
+/// The number that a launcher has put in a variable.
+fn number(variable: &str, text: &str) -> Result<u32> {
+    text.parse().map_err(|_| {
+        let why = format!("{text:?} is no number from 0 to {}", u32::MAX);
+        Error::config(variable, why)
+    })
+}
+
 /// Who started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {

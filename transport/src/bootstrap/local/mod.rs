@@ -11,7 +11,7 @@ use std::time::Duration;
 use self::client::Client;
 use super::hosts::Store;
 use super::socket::LauncherSocket;
-use super::{Bootstrap, Launcher};
+use super::{Bootstrap, Launcher, number};
 use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
@@ -93,10 +93,6 @@ fn text(variable: &str) -> Result<String> {
 }
 
 fn placement(rank: &str, size: &str, node_sizes: &str) -> Result<Topology> {
-    let number = |variable: &str, text: &str| {
-        text.parse::<u32>()
-            .map_err(|_| Error::config(variable, format!("{text:?} is no number")))
-    };
     let sizes: Vec<u32> = node_sizes
         .split(',')
         .map(|s| number(ENV_NODE_SIZES, s))

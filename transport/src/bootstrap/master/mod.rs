@@ -213,9 +213,7 @@ fn text(variable: &str) -> Result<String> {
 }
 
 fn number(variable: &str) -> Result<u32> {
-    let text = text(variable)?;
-    text.parse()
-        .map_err(|_| Error::config(variable, format!("{text:?} is no number")))
+    super::number(variable, &text(variable)?)
 }
 
 #[cfg(test)]

@@ -403,8 +403,7 @@ fn number(variable: &str, beside: &str) -> Result<u32> {
             format!("not set although {beside} is; start with mpiexec"),
         )
     })?;
-    text.parse()
-        .map_err(|_| Error::config(variable, format!("{text:?} is no number")))
+    super::number(variable, &text)
 }
 
 #[cfg(test)]
