@@ -708,7 +708,7 @@ typedef struct trihop_options_t {
 // often, with the same `bytes`.
 //
 // Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
-// calls only.
+// calls only; of mini-ranks as `trihop_minirank_init_custom` says.
 typedef int32_t (*trihop_allgather_t)(void *context, const void *mine, size_t bytes, void *all);
 
 // What a handler is called with: a record, or the items of one source that arrived one after the
@@ -1921,6 +1921,25 @@ void trihop_merging_free(struct trihop_merging_t *merging);
 trihop_status_t trihop_minirank_init(uint32_t ranks,
                                      const struct trihop_options_t *options,
                                      struct trihop_miniranks_t **miniranks);
+
+// As `trihop_minirank_init`, in a process that knows the others already, inside MPI for instance:
+// it is number `process` of `processes`, which all call this, on the node with label `node`.
+// `allgather`, called with `context`, gathers among the processes; all as of `trihop_init_custom`.
+//
+// Fails as `trihop_minirank_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the
+// processes contradict each other.
+// Threads: any. `allgather` is called on it, and once more by the communication thread, as soon as
+// all mini-ranks of the process have ended their jobs and until `trihop_minirank_finalize` has
+// returned. So MPI is initialised with `MPI_THREAD_SERIALIZED` at least, and nothing else of the
+// program calls it meanwhile, or with `MPI_THREAD_MULTIPLE` and a communicator of its own.
+trihop_status_t trihop_minirank_init_custom(uint32_t ranks,
+                                            uint32_t process,
+                                            uint32_t processes,
+                                            uint64_t node,
+                                            trihop_allgather_t allgather,
+                                            void *context,
+                                            const struct trihop_options_t *options,
+                                            struct trihop_miniranks_t **miniranks);
 
 // Mini-ranks of this process; 0 where `miniranks` is null.
 //

@@ -320,6 +320,18 @@ private:
 
 } // namespace detail
 
+/*
+ * Processes that know each other already, inside MPI for instance: this one is number `rank` of `size`, on the node with
+ * label `node`; see trihop_init_custom, and trihop_minirank_init_custom for what threads `allgather` is called on.
+ */
+struct Known {
+    std::uint32_t rank;
+    std::uint32_t size;
+    std::uint64_t node;
+    trihop_allgather_t allgather;
+    void *context;
+};
+
 /* The ranks that this process hosts: see trihop_miniranks_t. Each thread makes a Job of one of them. */
 class MiniRanks {
 public:
@@ -328,6 +340,12 @@ public:
 
     MiniRanks(std::uint32_t ranks, const Options &options) {
         check(trihop_minirank_init(ranks, options.get(), &miniranks_));
+    }
+
+    /* The environment's options where `options` is null. */
+    MiniRanks(std::uint32_t ranks, const Known &known, const Options *options = nullptr) {
+        check(trihop_minirank_init_custom(ranks, known.rank, known.size, known.node, known.allgather, known.context,
+                                          options != nullptr ? options->get() : nullptr, &miniranks_));
     }
 
     MiniRanks(MiniRanks &&other) noexcept : miniranks_(std::exchange(other.miniranks_, nullptr)) {}
@@ -362,6 +380,12 @@ public:
     explicit Job(Seat seat = Seat::Threaded) { check(trihop_init(static_cast<std::int32_t>(seat), nullptr, &job_)); }
 
     Job(Seat seat, const Options &options) { check(trihop_init(static_cast<std::int32_t>(seat), options.get(), &job_)); }
+
+    /* The environment's options where `options` is null. */
+    explicit Job(const Known &known, Seat seat = Seat::Threaded, const Options *options = nullptr) {
+        check(trihop_init_custom(static_cast<std::int32_t>(seat), known.rank, known.size, known.node, known.allgather,
+                                 known.context, options != nullptr ? options->get() : nullptr, &job_));
+    }
 
     /* That of a mini-rank, which stays with the thread that calls. */
     Job(const MiniRanks &miniranks, std::uint32_t index) {

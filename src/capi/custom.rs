@@ -16,7 +16,7 @@ use crate::{Job, threaded};
 /// often, with the same `bytes`.
 ///
 /// Threads: called by the thread that is in `trihop_init_custom` or `trihop_finalize`, during these
-/// calls only.
+/// calls only; of mini-ranks as `trihop_minirank_init_custom` says.
 pub type trihop_allgather_t = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -53,20 +53,9 @@ pub unsafe extern "C" fn trihop_init_custom(
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
         let seat = trihop_seat_t::parse(seat)?;
-        let function =
-            allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
-        let context = Context::new(context);
-        let gather = move |mine: &[u8], all: &mut [u8]| {
-            let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-            // SAFETY: the header says how the function is called: `all` has a place of as many
-            // bytes for each rank.
-            match unsafe { function(context.get(), from, mine.len(), into) } {
-                0 => Ok(()),
-                status => Err(status),
-            }
-        };
-        let bootstrap = Custom::new(rank, size, node, Box::new(gather))?;
-        let (given, bootstrap) = (options.clone(), Box::new(bootstrap));
+        // SAFETY: the header says how `allgather` is called, and with which context.
+        let bootstrap = unsafe { bootstrap(rank, size, node, allgather, context)? };
+        let given = options.clone();
         let started = match seat {
             trihop_seat_t::TRIHOP_THREADED => {
                 Either::Threaded(threaded::Job::start_with(given, bootstrap)?)
@@ -76,4 +65,28 @@ pub unsafe extern "C" fn trihop_init_custom(
         *place = trihop_job_t::give(started, options);
         Ok(())
     })
+}
+
+/// Processes that find each other through a function of the program.
+///
+/// # Safety
+/// `allgather` is null, or may be called with `context` as its type says, until the job has ended.
+pub(super) unsafe fn bootstrap(
+    rank: u32,
+    size: u32,
+    node: u64,
+    allgather: trihop_allgather_t,
+    context: *mut c_void,
+) -> Result<Box<Custom>, Failure> {
+    let function = allgather.ok_or_else(|| Failure::argument("`allgather` is a null pointer"))?;
+    let context = Context::new(context);
+    let gather = move |mine: &[u8], all: &mut [u8]| {
+        let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        // SAFETY: the caller has promised it; `all` has a place of as many bytes for each rank.
+        match unsafe { function(context.get(), from, mine.len(), into) } {
+            0 => Ok(()),
+            status => Err(status),
+        }
+    };
+    Ok(Box::new(Custom::new(rank, size, node, Box::new(gather))?))
 }

@@ -1,8 +1,10 @@
 //! Mini-ranks: a process that hosts several ranks of a job, each on a thread of the program's.
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 
 use super::argument;
+use super::custom::{self, trihop_allgather_t};
 use super::job::{load_or_environment, trihop_job_t};
 use super::options::trihop_options_t;
 use super::seat::Either;
@@ -86,15 +88,58 @@ pub unsafe extern "C" fn trihop_minirank_init(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
-        let ranks = match ranks {
-            0 => minirank::asked_for()?,
-            ranks => ranks,
-        };
-        let host = Host::start(options.clone(), ranks)?;
-        crate::log::set_rank_or_warn(host.first().0);
-        *place = Box::into_raw(Box::new(trihop_miniranks_t { host, options }));
+        let host = Host::start(options.clone(), asked_for(ranks)?)?;
+        *place = give(host, options);
         Ok(())
     })
+}
+
+/// As `trihop_minirank_init`, in a process that knows the others already, inside MPI for instance:
+/// it is number `process` of `processes`, which all call this, on the node with label `node`.
+/// `allgather`, called with `context`, gathers among the processes; all as of `trihop_init_custom`.
+///
+/// Fails as `trihop_minirank_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the
+/// processes contradict each other.
+/// Threads: any. `allgather` is called on it, and once more by the communication thread, as soon as
+/// all mini-ranks of the process have ended their jobs and until `trihop_minirank_finalize` has
+/// returned. So MPI is initialised with `MPI_THREAD_SERIALIZED` at least, and nothing else of the
+/// program calls it meanwhile, or with `MPI_THREAD_MULTIPLE` and a communicator of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_minirank_init_custom(
+    ranks: u32,
+    process: u32,
+    processes: u32,
+    node: u64,
+    allgather: trihop_allgather_t,
+    context: *mut c_void,
+    options: *const trihop_options_t,
+    miniranks: *mut *mut trihop_miniranks_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        let place = unsafe { argument::place(miniranks, "miniranks")? };
+        *place = std::ptr::null_mut();
+        // SAFETY: the header asks for null or initialised options.
+        let options = unsafe { load_or_environment(options)? };
+        let ranks = asked_for(ranks)?;
+        // SAFETY: the header says how `allgather` is called, and with which context.
+        let bootstrap = unsafe { custom::bootstrap(process, processes, node, allgather, context)? };
+        let host = Host::start_with(options.clone(), bootstrap, ranks)?;
+        *place = give(host, options);
+        Ok(())
+    })
+}
+
+fn asked_for(ranks: u32) -> Result<u32, Failure> {
+    match ranks {
+        0 => Ok(minirank::asked_for()?),
+        ranks => Ok(ranks),
+    }
+}
+
+fn give(host: Host, options: Options) -> *mut trihop_miniranks_t {
+    crate::log::set_rank_or_warn(host.first().0);
+    Box::into_raw(Box::new(trihop_miniranks_t { host, options }))
 }
 
 /// Mini-ranks of this process; 0 where `miniranks` is null.
