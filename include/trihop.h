@@ -1927,11 +1927,14 @@ trihop_status_t trihop_minirank_init(uint32_t ranks,
 // `allgather`, called with `context`, gathers among the processes; all as of `trihop_init_custom`.
 //
 // Fails as `trihop_minirank_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the
-// processes contradict each other.
-// Threads: any. `allgather` is called on it, and once more by the communication thread, as soon as
-// all mini-ranks of the process have ended their jobs and until `trihop_minirank_finalize` has
-// returned. So MPI is initialised with `MPI_THREAD_SERIALIZED` at least, and nothing else of the
-// program calls it meanwhile, or with `MPI_THREAD_MULTIPLE` and a communicator of its own.
+// processes contradict each other. `allgather` has no deadline: where this or a mini-rank fails,
+// end the whole job by other means, `MPI_Abort` for instance. Other processes may wait in
+// `allgather` for ever, and so may `trihop_minirank_finalize`.
+// Threads: any. `allgather` is called on it, and twice by the communication thread: from when all
+// mini-ranks of the process are in `trihop_minirank_start` until these return, and from when all
+// are in `trihop_finalize` until `trihop_minirank_finalize` returns. So MPI is initialised with
+// `MPI_THREAD_SERIALIZED` at least, and nothing else of the program calls it meanwhile, or with
+// `MPI_THREAD_MULTIPLE` and a communicator that nothing else uses.
 trihop_status_t trihop_minirank_init_custom(uint32_t ranks,
                                             uint32_t process,
                                             uint32_t processes,

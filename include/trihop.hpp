@@ -322,9 +322,13 @@ private:
 
 /*
  * Processes that know each other already, inside MPI for instance: this one is number `rank` of `size`, on the node with
- * label `node`; see trihop_init_custom, and trihop_minirank_init_custom for what threads `allgather` is called on.
+ * label `node`; see trihop_init_custom, and trihop_minirank_init_custom for what threads `allgather` is called on. A job of
+ * theirs is not ended by trihop where a rank fails, by an exception for instance: the program does so, with MPI_Abort.
  */
 struct Known {
+    Known(std::uint32_t rank, std::uint32_t size, std::uint64_t node, trihop_allgather_t allgather, void *context) noexcept
+        : rank(rank), size(size), node(node), allgather(allgather), context(context) {}
+
     std::uint32_t rank;
     std::uint32_t size;
     std::uint64_t node;
@@ -342,11 +346,9 @@ public:
         check(trihop_minirank_init(ranks, options.get(), &miniranks_));
     }
 
-    /* The environment's options where `options` is null. */
-    MiniRanks(std::uint32_t ranks, const Known &known, const Options *options = nullptr) {
-        check(trihop_minirank_init_custom(ranks, known.rank, known.size, known.node, known.allgather, known.context,
-                                          options != nullptr ? options->get() : nullptr, &miniranks_));
-    }
+    MiniRanks(std::uint32_t ranks, const Known &known) { start(ranks, known, nullptr); }
+
+    MiniRanks(std::uint32_t ranks, const Known &known, const Options &options) { start(ranks, known, options.get()); }
 
     MiniRanks(MiniRanks &&other) noexcept : miniranks_(std::exchange(other.miniranks_, nullptr)) {}
     MiniRanks &operator=(MiniRanks &&) = delete;
@@ -371,6 +373,11 @@ public:
     std::uint32_t count() const { return trihop_minirank_count(miniranks_); }
 
 private:
+    void start(std::uint32_t ranks, const Known &known, const trihop_options_t *options) {
+        check(trihop_minirank_init_custom(ranks, known.rank, known.size, known.node, known.allgather, known.context,
+                                          options, &miniranks_));
+    }
+
     trihop_miniranks_t *miniranks_ = nullptr;
 };
 
@@ -381,11 +388,9 @@ public:
 
     Job(Seat seat, const Options &options) { check(trihop_init(static_cast<std::int32_t>(seat), options.get(), &job_)); }
 
-    /* The environment's options where `options` is null. */
-    explicit Job(const Known &known, Seat seat = Seat::Threaded, const Options *options = nullptr) {
-        check(trihop_init_custom(static_cast<std::int32_t>(seat), known.rank, known.size, known.node, known.allgather,
-                                 known.context, options != nullptr ? options->get() : nullptr, &job_));
-    }
+    explicit Job(const Known &known, Seat seat = Seat::Threaded) { start(known, seat, nullptr); }
+
+    Job(const Known &known, Seat seat, const Options &options) { start(known, seat, options.get()); }
 
     /* That of a mini-rank, which stays with the thread that calls. */
     Job(const MiniRanks &miniranks, std::uint32_t index) {
@@ -528,6 +533,11 @@ public:
     }
 
 private:
+    void start(const Known &known, Seat seat, const trihop_options_t *options) {
+        check(trihop_init_custom(static_cast<std::int32_t>(seat), known.rank, known.size, known.node, known.allgather,
+                                 known.context, options, &job_));
+    }
+
     template <class T> static constexpr void check_number() {
         static_assert(std::is_same_v<T, double> || (std::is_integral_v<T> && sizeof(T) == 8),
                       "values are 64-bit integers or double");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use trihop::log::{Escaped, printable};
 
@@ -59,8 +59,9 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     lines
 }
 
-/// A table whose lines fit [`COLUMNS`], in columns as wide as they need: those of `words` to the
-/// left, all others to the right, as numbers are. Names may have several lines.
+/// A table in columns as wide as what stands in them: those of `words` to the left, all others to
+/// the right, as numbers are. Nothing is cut or folded: who asks sees to it that lines fit
+/// [`COLUMNS`]. Names may have several lines.
 pub fn table<const N: usize>(
     names: [&str; N],
     words: &[usize],
@@ -69,16 +70,13 @@ pub fn table<const N: usize>(
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(COLUMNS as u16)
+        .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(names)
         .add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 1));
         if !words.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
-            // Half a number says something else.
-            column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
     table.trim_fmt() + "\n"
@@ -166,6 +164,20 @@ mod tests {
         assert_eq!((lines.len(), lines[0]), (3, "a"));
         assert!(lines[1].starts_with("  word") && lines[2].starts_with("      word"));
         assert!(lines.iter().all(|line| line.len() <= COLUMNS));
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_stands_in_them() {
+        let long = "x".repeat(100);
+        let rows =
+            [["a b", "1"], [&long, "18446744073709551615"]].map(|row| row.map(str::to_owned));
+        let lines = table(["\nroute", "number\nof"], &[0], rows);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines[0], format!("{:100}               number", ""));
+        assert_eq!(lines[1], format!("{:100} {:>20}", "route", "of"));
+        assert_eq!(lines[2], format!("{:100} {:>20}", "a b", 1));
+        assert_eq!(lines[3], format!("{long} 18446744073709551615"));
+        assert_eq!(table(["name"], &[], []), "name\n");
     }
 
     #[test]

@@ -22,7 +22,10 @@ static void check(trihop_status_t status, const char *what)
     abort(); /* which mpiexec sees; another thread may be in MPI */
 }
 
-/* Called in trihop_minirank_init_custom, and by trihop's thread once all threads here have ended their jobs. */
+/*
+ * Called in trihop_minirank_init_custom, and by trihop's thread while the threads here are in trihop_minirank_start, and
+ * when all are in trihop_finalize.
+ */
 static int32_t allgather(void *context, const void *mine, size_t bytes, void *all)
 {
     MPI_Comm *world = context;

@@ -131,6 +131,19 @@ pub fn asked_for() -> Result<u32> {
         })
 }
 
+/// A number of ranks that a process can host.
+///
+/// # Errors
+/// [`Error::Config`]: it is not from 1 to [`MOST_RANKS`].
+#[doc(hidden)]
+pub fn checked(ranks: u32) -> Result<u32> {
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        let why = format!("{ranks} ranks of a process; possible are 1 to {MOST_RANKS}");
+        return Err(Error::config("minis_per_rank", why));
+    }
+    Ok(ranks)
+}
+
 /// Makes this process host so many ranks of the job that it was started in: runs `program` for each
 /// of them, on a thread of its own, and returns what that returns, in their order. The calling
 /// thread is the relay meanwhile.
@@ -228,10 +241,7 @@ struct Endpoints {
 
 impl Endpoints {
     fn start(options: Options, bootstrap: Box<dyn Bootstrap>, ranks: u32) -> Result<Self> {
-        if !(1..=MOST_RANKS).contains(&ranks) {
-            let why = format!("{ranks} ranks of a process; possible are 1 to {MOST_RANKS}");
-            return Err(Error::config("minis_per_rank", why));
-        }
+        let ranks = checked(ranks)?;
         let cores = Cores::of(&options, bootstrap.topology(), ranks)?;
         let mut started = JobState::start_minis(options, bootstrap, ranks)?;
         let mut host = started.pop().expect("a process has a host");

@@ -99,11 +99,14 @@ pub unsafe extern "C" fn trihop_minirank_init(
 /// `allgather`, called with `context`, gathers among the processes; all as of `trihop_init_custom`.
 ///
 /// Fails as `trihop_minirank_init`, and with `TRIHOP_ERR_BOOTSTRAP` where `allgather` fails or the
-/// processes contradict each other.
-/// Threads: any. `allgather` is called on it, and once more by the communication thread, as soon as
-/// all mini-ranks of the process have ended their jobs and until `trihop_minirank_finalize` has
-/// returned. So MPI is initialised with `MPI_THREAD_SERIALIZED` at least, and nothing else of the
-/// program calls it meanwhile, or with `MPI_THREAD_MULTIPLE` and a communicator of its own.
+/// processes contradict each other. `allgather` has no deadline: where this or a mini-rank fails,
+/// end the whole job by other means, `MPI_Abort` for instance. Other processes may wait in
+/// `allgather` for ever, and so may `trihop_minirank_finalize`.
+/// Threads: any. `allgather` is called on it, and twice by the communication thread: from when all
+/// mini-ranks of the process are in `trihop_minirank_start` until these return, and from when all
+/// are in `trihop_finalize` until `trihop_minirank_finalize` returns. So MPI is initialised with
+/// `MPI_THREAD_SERIALIZED` at least, and nothing else of the program calls it meanwhile, or with
+/// `MPI_THREAD_MULTIPLE` and a communicator that nothing else uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_minirank_init_custom(
     ranks: u32,
@@ -121,7 +124,8 @@ pub unsafe extern "C" fn trihop_minirank_init_custom(
         *place = std::ptr::null_mut();
         // SAFETY: the header asks for null or initialised options.
         let options = unsafe { load_or_environment(options)? };
-        let ranks = asked_for(ranks)?;
+        // Before others wait in the allgather.
+        let ranks = minirank::checked(asked_for(ranks)?)?;
         // SAFETY: the header says how `allgather` is called, and with which context.
         let bootstrap = unsafe { custom::bootstrap(process, processes, node, allgather, context)? };
         let host = Host::start_with(options.clone(), bootstrap, ranks)?;
@@ -253,7 +257,7 @@ pub unsafe extern "C" fn trihop_minirank_finalize(
             let why = "this thread has the job of a mini-rank, which would be waited for: end it by trihop_finalize first";
             return Err(Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why));
         }
-        // SAFETY: made by `trihop_minirank_init`; the header allows no other call on it.
+        // SAFETY: made by `give`; the header allows no other call on it.
         let miniranks = unsafe { Box::from_raw(miniranks) };
         Ok(miniranks.host.finish()?)
     })

@@ -8,38 +8,55 @@
 
 #include <trihop.hpp>
 
-/* Of one process alone. */
+/* How often an allgather of one process alone was called, by the thread that made the job and by others. */
+struct Calls {
+    std::thread::id maker = std::this_thread::get_id();
+    std::atomic<unsigned> by_maker{0}, by_others{0};
+};
+
 static std::int32_t alone(void *context, const void *mine, std::size_t bytes, void *all) {
-    ++*static_cast<std::atomic<unsigned> *>(context);
+    Calls *calls = static_cast<Calls *>(context);
+    (std::this_thread::get_id() == calls->maker ? calls->by_maker : calls->by_others)++;
     std::memcpy(all, mine, bytes);
     return 0;
 }
 
+static_assert(sizeof(trihop::MiniRanks(1, {})) > 0, "these are options");
+
 /* Processes that know each other: a job of one, as process and as two mini-ranks. */
 static bool known() {
-    std::atomic<unsigned> gathered{0}, right{0};
-    trihop::Known self{0, 1, 7, alone, &gathered};
-    trihop::Job(self, trihop::Seat::Inline).finish();
-    const unsigned by_job = gathered;
-    bool refused = false;
-    try {
-        trihop::MiniRanks impossible(2, trihop::Known{1, 1, 7, alone, &gathered});
-    } catch (const trihop::Error &) {
-        refused = true;
-    }
+    Calls of_job, of_miniranks, of_none;
+    trihop::Job(trihop::Known(0, 1, 7, alone, &of_job), trihop::Seat::Inline).finish();
+    unsigned refused = 0;
+    const auto refuses = [&refused, &of_none](std::uint32_t ranks, std::uint32_t rank) {
+        try {
+            trihop::MiniRanks impossible(ranks, trihop::Known(rank, 1, 7, alone, &of_none));
+        } catch (const trihop::Error &) {
+            refused++;
+        }
+    };
+    refuses(2, 1);
+    refuses(2000, 0); // before others could wait in the allgather
+
     trihop::Options options;
-    trihop::MiniRanks miniranks(2, self, &options);
+    trihop::MiniRanks miniranks(2, trihop::Known(0, 1, 7, alone, &of_miniranks), options);
+    const unsigned at_first = of_miniranks.by_others;
+    std::atomic<unsigned> right{0}, joined{0};
     std::vector<std::thread> threads;
     for (std::uint32_t index = 0; index < 2; index++)
-        threads.emplace_back([&miniranks, &right, index] {
+        threads.emplace_back([&miniranks, &of_miniranks, &right, &joined, index] {
             trihop::Job job(miniranks, index);
+            joined = of_miniranks.by_others.load(); // neither ends before both have come to the barrier
             right += job.size() == 2 && job.rank() == index;
+            job.barrier();
             job.finish();
         });
     for (std::thread &thread : threads)
         thread.join();
     miniranks.finish();
-    return refused && right == 2 && by_job > 0 && gathered > by_job;
+    const unsigned at_last = of_miniranks.by_others;
+    return refused == 2 && of_none.by_maker == 0 && of_none.by_others == 0 && right == 2 && of_job.by_maker > 0 &&
+           of_job.by_others == 0 && of_miniranks.by_maker > 0 && at_first == 0 && joined > 0 && at_last > joined;
 }
 
 int main() {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::error::Result;
 use super::seat::Seat;
+use crate::bench::table::fitted;
 use crate::output;
 
 /// Counted of a process.
@@ -133,22 +134,25 @@ impl RankUsage {
             "\nmajor",
             "blocks\nin",
             "\nout",
-            "switches\nvoluntary",
-            "\ninvoluntary",
+            "switches\nvol.",
+            "\ninvol.",
         ];
+        // As wide as leaves all of them a line of a terminal.
+        let seconds = |seconds: f64, width| fitted(&format!("{seconds:.3}"), width);
+        let count = |count: u64, width| fitted(&count.to_string(), width);
         let rows = rows.iter().map(|row| {
             [
                 row.rank.to_string(),
                 row.phase.clone(),
-                format!("{:.3}", row.seconds),
-                format!("{:.3}", row.user_s),
-                format!("{:.3}", row.system_s),
-                row.minor_faults.to_string(),
-                row.major_faults.to_string(),
-                row.blocks_in.to_string(),
-                row.blocks_out.to_string(),
-                row.voluntary_switches.to_string(),
-                row.involuntary_switches.to_string(),
+                seconds(row.seconds, 8),
+                seconds(row.user_s, 7),
+                seconds(row.system_s, 7),
+                count(row.minor_faults, 7),
+                count(row.major_faults, 5),
+                count(row.blocks_in, 6),
+                count(row.blocks_out, 5),
+                count(row.voluntary_switches, 8),
+                count(row.involuntary_switches, 7),
             ]
         });
         output::table(names, &[1], rows)
@@ -172,5 +176,18 @@ mod tests {
         let used = Usage::now().since(&before);
         assert!(used.counts[0] >= 10_000, "{used:?}");
         assert!(used.counts[3] > 0, "page faults: {used:?}");
+    }
+
+    #[test]
+    fn lines_of_long_runs_fit_a_terminal() {
+        let counts = [86_400_000_000; COUNTS];
+        let rows = [RankUsage::new(1023, "sending", &counts)];
+        let table = RankUsage::table(&rows);
+        assert!(table.lines().count() == 3, "{table}");
+        let longest = table.lines().map(|line| line.chars().count()).max();
+        assert!(
+            longest.is_some_and(|length| length <= output::COLUMNS),
+            "{table}"
+        );
     }
 }

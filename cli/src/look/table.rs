@@ -121,7 +121,21 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
         rows.iter().filter(|row| !row.seen.about.is_relay).count(),
     );
     let _ = writeln!(out, "{}", wrapped(&head, 0));
-    let (what, names, lines) = lines(rows, by);
+    let (names, lines) = lines(rows, by);
+    let mut waits: Vec<_> = lines
+        .iter()
+        .filter_map(|(name, line)| line.wait.as_ref().map(|(ns, what)| (ns, name, what)))
+        .collect();
+    waits.sort_by_key(|(ns, ..)| std::cmp::Reverse(*ns));
+    for (ns, name, what) in waits {
+        let who = match (by, name[0].strip_prefix('r')) {
+            (By::Node, _) => format!("node {}", name[0]),
+            (By::Rank, None) => format!("rank {}", name[0]),
+            (By::Rank, Some(relay)) => format!("relay {relay}"),
+        };
+        let wait = format!("{who} waits {} for {what}", seconds(*ns));
+        let _ = writeln!(out, "{}", folded(&wait).trim_end());
+    }
     // As wide as what stands below them can be, so that columns stay where they are.
     let names = [
         names[0], names[1], names[2], "sent/s", "recv/s", "wire/s", "queued", " undel", " infl",
@@ -129,20 +143,12 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
     ];
     let cells = lines.iter().map(|(name, line)| line.cells(name.clone()));
     out.push_str(&output::table(names, &[], cells));
-    for (name, line) in &lines {
-        if let Some((ns, wait)) = &line.wait {
-            let wait = format!("{what} {} waits {} for {wait}", name[0], seconds(*ns));
-            let _ = writeln!(out, "{}", folded(&wait).trim_end());
-        }
-    }
     write_stages(out, rows);
     rows.iter().for_each(|row| write_missing(out, &row.seen));
 }
 
-/// What the lines stand for, the names of their first columns, and the lines behind what stands in
-/// those.
-#[expect(clippy::type_complexity, reason = "the parts of one table")]
-fn lines(rows: &[&Row], by: By) -> (&'static str, [&'static str; 3], Vec<([String; 3], Line)>) {
+/// The names of the first columns, and the lines behind what stands in those.
+fn lines(rows: &[&Row], by: By) -> ([&'static str; 3], Vec<([String; 3], Line)>) {
     match by {
         By::Rank => {
             let lines = rows.iter().map(|row| {
@@ -150,7 +156,7 @@ fn lines(rows: &[&Row], by: By) -> (&'static str, [&'static str; 3], Vec<([Strin
                 line.add(row);
                 (name(&row.seen), line)
             });
-            ("rank", [" rank", "node", "    pid"], lines.collect())
+            ([" rank", "node", "    pid"], lines.collect())
         }
         By::Node => {
             let mut nodes = BTreeMap::<u32, Line>::new();
@@ -161,7 +167,7 @@ fn lines(rows: &[&Row], by: By) -> (&'static str, [&'static str; 3], Vec<([Strin
                 let name = [node.to_string(), line.ends.to_string(), String::new()];
                 (name, line)
             });
-            ("node", [" node", "ranks", ""], lines.collect())
+            ([" node", "ranks", ""], lines.collect())
         }
     }
 }

@@ -56,7 +56,8 @@ impl Host {
     }
 
     /// As [`Host::start`], with a bootstrap of the caller's, whose ranks are the processes. Its
-    /// fences are called on the relay's thread.
+    /// fences are called on this thread here, and on the relay's while the ranks join the job and
+    /// while they end it.
     ///
     /// # Errors
     /// As [`Host::start`].
