@@ -157,7 +157,7 @@ fn each_rank_tells_what_it_used_while_sending_and_altogether() {
     let table = run(command).succeeded().stdout;
     let of_all = |line: &str| line.split_whitespace().take(2).eq(["0", "whole"]);
     assert!(
-        table.contains("involuntary") && table.lines().any(of_all),
+        table.contains("switches") && table.lines().any(of_all),
         "{table}"
     );
 }
