@@ -82,16 +82,12 @@ pub unsafe extern "C" fn trihop_minirank_init(
     options: *const trihop_options_t,
     miniranks: *mut *mut trihop_miniranks_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a place for a pointer.
-        let place = unsafe { argument::place(miniranks, "miniranks")? };
-        *place = std::ptr::null_mut();
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { load_or_environment(options)? };
-        let host = Host::start(options.clone(), asked_for(ranks)?)?;
-        *place = give(host, options);
-        Ok(())
-    })
+    // SAFETY: the header asks for what this does.
+    unsafe {
+        give(ranks, options, miniranks, |options, ranks| {
+            Ok(Host::start(options, ranks)?)
+        })
+    }
 }
 
 /// As `trihop_minirank_init`, in a process that knows the others already, inside MPI for instance:
@@ -118,32 +114,43 @@ pub unsafe extern "C" fn trihop_minirank_init_custom(
     options: *const trihop_options_t,
     miniranks: *mut *mut trihop_miniranks_t,
 ) -> trihop_status_t {
-    guard(|| {
-        // SAFETY: the header asks for null or a place for a pointer.
-        let place = unsafe { argument::place(miniranks, "miniranks")? };
-        *place = std::ptr::null_mut();
-        // SAFETY: the header asks for null or initialised options.
-        let options = unsafe { load_or_environment(options)? };
-        // Before others wait in the allgather.
-        let ranks = minirank::checked(asked_for(ranks)?)?;
-        // SAFETY: the header says how `allgather` is called, and with which context.
-        let bootstrap = unsafe { custom::bootstrap(process, processes, node, allgather, context)? };
-        let host = Host::start_with(options.clone(), bootstrap, ranks)?;
-        *place = give(host, options);
-        Ok(())
-    })
-}
-
-fn asked_for(ranks: u32) -> Result<u32, Failure> {
-    match ranks {
-        0 => Ok(minirank::asked_for()?),
-        ranks => Ok(ranks),
+    // SAFETY: the header asks for what this does.
+    unsafe {
+        give(ranks, options, miniranks, |options, ranks| {
+            // SAFETY: the header says how `allgather` is called, and with which context.
+            let bootstrap = custom::bootstrap(process, processes, node, allgather, context)?;
+            Ok(Host::start_with(options, bootstrap, ranks)?)
+        })
     }
 }
 
-fn give(host: Host, options: Options) -> *mut trihop_miniranks_t {
-    crate::log::set_rank_or_warn(host.first().0);
-    Box::into_raw(Box::new(trihop_miniranks_t { host, options }))
+/// Puts the mini-ranks of a host that `start` starts where the caller asks for them: as many as
+/// `ranks` says, or the environment where that is 0.
+///
+/// # Safety
+/// `options` is null or initialised, `miniranks` null or a place for a pointer.
+unsafe fn give(
+    ranks: u32,
+    options: *const trihop_options_t,
+    miniranks: *mut *mut trihop_miniranks_t,
+    start: impl FnOnce(Options, u32) -> Result<Host, Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the caller has promised it.
+        let place = unsafe { argument::place(miniranks, "miniranks")? };
+        *place = std::ptr::null_mut();
+        // SAFETY: the caller has promised it.
+        let options = unsafe { load_or_environment(options)? };
+        // Before other processes wait for this one.
+        let ranks = minirank::checked(match ranks {
+            0 => minirank::asked_for()?,
+            ranks => ranks,
+        })?;
+        let host = start(options.clone(), ranks)?;
+        crate::log::set_rank_or_warn(host.first().0);
+        *place = Box::into_raw(Box::new(trihop_miniranks_t { host, options }));
+        Ok(())
+    })
 }
 
 /// Mini-ranks of this process; 0 where `miniranks` is null.
