@@ -122,20 +122,7 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
     );
     let _ = writeln!(out, "{}", wrapped(&head, 0));
     let (names, lines) = lines(rows, by);
-    let mut waits: Vec<_> = lines
-        .iter()
-        .filter_map(|(name, line)| line.wait.as_ref().map(|(ns, what)| (ns, name, what)))
-        .collect();
-    waits.sort_by_key(|(ns, ..)| std::cmp::Reverse(*ns));
-    for (ns, name, what) in waits {
-        let who = match (by, name[0].strip_prefix('r')) {
-            (By::Node, _) => format!("node {}", name[0]),
-            (By::Rank, None) => format!("rank {}", name[0]),
-            (By::Rank, Some(relay)) => format!("relay {relay}"),
-        };
-        let wait = format!("{who} waits {} for {what}", seconds(*ns));
-        let _ = writeln!(out, "{}", folded(&wait).trim_end());
-    }
+    out.push_str(&waits(&lines, by));
     // As wide as what stands below them can be, so that columns stay where they are.
     let names = [
         names[0], names[1], names[2], "sent/s", "recv/s", "wire/s", "queued", " undel", " infl",
@@ -145,6 +132,37 @@ fn write_job(out: &mut String, job: &str, rows: &[&Row], by: By) {
     out.push_str(&output::table(names, &[], cells));
     write_stages(out, rows);
     rows.iter().for_each(|row| write_missing(out, &row.seen));
+}
+
+/// What is waited for, the longest first, each once: a job that hangs waits on all its ranks.
+fn waits(lines: &[([String; 3], Line)], by: By) -> String {
+    let mut longest: Vec<_> = lines
+        .iter()
+        .filter_map(|(name, line)| line.wait.as_ref().map(|(ns, what)| (*ns, &name[0], what)))
+        .collect();
+    longest.sort_by_key(|(ns, ..)| std::cmp::Reverse(*ns));
+    let mut of_each = Vec::<(u64, &str, &str, usize)>::new();
+    for (ns, name, what) in longest {
+        match of_each.iter_mut().find(|(_, _, same, _)| same == what) {
+            Some((.., others)) => *others += 1,
+            None => of_each.push((ns, name, what, 0)),
+        }
+    }
+    let mut out = String::new();
+    for (ns, name, what, others) in of_each {
+        let who = match (by, name.strip_prefix('r')) {
+            (By::Node, _) => format!("node {name}"),
+            (By::Rank, None) => format!("rank {name}"),
+            (By::Rank, Some(relay)) => format!("relay {relay}"),
+        };
+        let others = match others {
+            0 => String::new(),
+            others => format!(", and {others} more"),
+        };
+        let wait = format!("{who} waits {} for {what}{others}", seconds(ns));
+        out.push_str(&folded(&wait));
+    }
+    out
 }
 
 /// The names of the first columns, and the lines behind what stands in those.
@@ -309,6 +327,30 @@ mod tests {
             assert_eq!(seconds(ns), text);
         }
         assert_eq!((share(1, 0), share(1, 8)), ("-".into(), "12.5%".into()));
+    }
+
+    #[test]
+    fn waits_are_told_once_for_all_that_have_them() {
+        let line = |name: &str, wait: Option<(u64, &str)>| {
+            let line = Line {
+                wait: wait.map(|(seconds, what)| (seconds * 1_000_000_000, what.to_owned())),
+                ..Line::default()
+            };
+            ([name.to_owned(), String::new(), String::new()], line)
+        };
+        let lines = [
+            line("0", Some((1, "room to send"))),
+            line("1", None),
+            line("r2", Some((3, "all ranks"))),
+            line("3", Some((2, "room to send"))),
+            line("4", Some((1, "room to send"))),
+        ];
+        let told =
+            "relay 2 waits 3.0s for all ranks\nrank 3 waits 2.0s for room to send, and 2 more\n";
+        assert_eq!(waits(&lines, By::Rank), told);
+        let told = "node 0 waits 1.0s for room to send\n";
+        assert_eq!(waits(&lines[..2], By::Node), told);
+        assert_eq!(waits(&lines[1..2], By::Rank), "");
     }
 
     #[test]
