@@ -17,7 +17,7 @@ rm -rf "$root" "$folder/installed" "$folder"/trihop_*.deb
 unset BINDIR INCLUDEDIR DATADIR MANDIR DOCDIR
 # A list of its own: `make uninstall` is to remove what was installed for use, if anything was.
 make PREFIX=/usr LIBDIR="/usr/lib/$triplet" DESTDIR="$root" MANIFEST="$folder/installed" install
-# The age of what is packed. Nothing that is compiled reads it, and cargo would build all anew for it.
+# The age of what is packed. No source has a date in it, and cargo would build all C anew for another one.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
 export SOURCE_DATE_EPOCH
 
