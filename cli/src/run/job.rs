@@ -72,8 +72,8 @@ struct Job {
     progress: Progress,
     /// Exit status of the first failure, once there is one.
     failure: Option<i32>,
-    /// An agent has failed before its ranks have ended.
-    agent_failure: Option<AgentFailure>,
+    /// A process of a job with agents has failed, and another one may have been the cause.
+    suspect: Option<Suspect>,
     time_limit: Option<Instant>,
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
@@ -83,13 +83,18 @@ struct Job {
     networks: Option<Networks>,
 }
 
-/// An agent that exits by itself may do so because of a rank, which says why and exits after it.
-/// Where no rank does in time, it is the agent that has failed.
-struct AgentFailure {
+/// An agent that exits by itself may do so because of a rank, which says why and exits after it. A
+/// rank may fail because an agent was killed, whose end is seen by its ranks before it is by us:
+/// its connections close first. Where no other one ends in time, it is this one that has failed.
+struct Suspect {
+    is_agent: bool,
     status: i32,
     text: Option<String>,
     counts_at: Instant,
 }
+
+/// From the end of a killed process's connections to its own there is little to do for the kernel.
+const KILLED: Duration = Duration::from_millis(200);
 
 impl Drop for Job {
     fn drop(&mut self) {
@@ -143,7 +148,7 @@ impl Job {
             agent_names,
             agents_released: false,
             failure: None,
-            agent_failure: None,
+            suspect: None,
             kill_at: None,
             killed: false,
             signalled: false,
@@ -281,9 +286,9 @@ impl Job {
     fn time_left(&self) -> Option<Duration> {
         let kill_at = self.kill_at.filter(|_| !self.killed);
         let limit = self.time_limit.filter(|_| self.failure.is_none());
-        let agent = self.agent_failure.as_ref().map(|agent| agent.counts_at);
-        let agent = agent.filter(|_| self.failure.is_none());
-        let next = [kill_at, limit, agent].into_iter().flatten().min()?;
+        let suspect = self.suspect.as_ref().map(|suspect| suspect.counts_at);
+        let suspect = suspect.filter(|_| self.failure.is_none());
+        let next = [kill_at, limit, suspect].into_iter().flatten().min()?;
         // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
         // it returns.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
@@ -392,9 +397,13 @@ impl Job {
                 let text = format!("{} {}", self.name_of(rank), how(status));
                 let is_said = self.spec.says_why && status.code().is_some();
                 let text = Some(text).filter(|_| !is_said);
-                match rank >= self.ranks && status.code().is_some() {
-                    true => self.note_agent_failure(status_of(status), text),
-                    false => self.end(status_of(status), text.as_deref()),
+                match (rank >= self.ranks, status.code()) {
+                    // It is the cause.
+                    (true, None) => self.end(status_of(status), text.as_deref()),
+                    (false, _) if self.spec.agents == 0 => {
+                        self.end(status_of(status), text.as_deref());
+                    }
+                    (is_agent, _) => self.suspect(is_agent, status_of(status), text),
                 }
             }
         }
@@ -406,20 +415,28 @@ impl Job {
         Ok(())
     }
 
-    /// Ranks are given as long to say why as to end when they are asked to.
-    fn note_agent_failure(&mut self, status: i32, text: Option<String>) {
-        let counts_at = Instant::now() + self.spec.grace;
-        self.agent_failure.get_or_insert(AgentFailure {
+    /// Ranks are given as long to say why an agent exits as to end when they are asked to.
+    fn suspect(&mut self, is_agent: bool, status: i32, text: Option<String>) {
+        if self
+            .suspect
+            .as_ref()
+            .is_some_and(|first| is_agent || !first.is_agent)
+        {
+            return;
+        }
+        let patience = if is_agent { self.spec.grace } else { KILLED };
+        self.suspect = Some(Suspect {
+            is_agent,
             status,
             text,
-            counts_at,
+            counts_at: Instant::now() + patience,
         });
     }
 
-    /// No rank has failed: an agent has.
-    fn end_by_agent(&mut self) {
-        if let Some(agent) = self.agent_failure.take() {
-            self.end(agent.status, agent.text.as_deref());
+    /// No other process has been the cause.
+    fn end_by_suspect(&mut self) {
+        if let Some(suspect) = self.suspect.take() {
+            self.end(suspect.status, suspect.text.as_deref());
         }
     }
 
@@ -428,7 +445,12 @@ impl Job {
         if self.agents_released || self.processes[..self.ranks].iter().any(Process::is_running) {
             return;
         }
-        self.end_by_agent();
+        let agents_run = self.processes[self.ranks..].iter().any(Process::is_running);
+        let is_open = |suspect: &Suspect| !suspect.is_agent && Instant::now() < suspect.counts_at;
+        if agents_run && self.failure.is_none() && self.suspect.as_ref().is_some_and(is_open) {
+            return;
+        }
+        self.end_by_suspect();
         let agents = &self.processes[self.ranks..];
         self.agents_released = true;
         for agent in agents {
@@ -508,9 +530,10 @@ impl Job {
             );
             self.fail(STATUS_TIMEOUT, &text);
         }
-        let agent = self.agent_failure.as_ref();
-        if agent.is_some_and(|agent| now >= agent.counts_at) {
-            self.end_by_agent();
+        let suspect = self.suspect.as_ref();
+        if suspect.is_some_and(|suspect| now >= suspect.counts_at) {
+            self.end_by_suspect();
+            self.release_agents();
         }
         if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
             self.kill();
