@@ -84,15 +84,15 @@ pub(crate) fn open(
     };
     let asked = tell_relay(seat, Request::Open(way));
     let number = number_for(seat, way);
-    let opened = asked.clone().and(number.clone());
-    let opened = opened.and_then(|number| open_by(seat, begun, number, sink));
+    let here = asked.clone().and(number.clone());
+    let here = here.and_then(|number| open_by(seat, begun, number, sink));
     // This one does not wait for it before: they exchange their inboxes.
     let at_relay = asked.and_then(|asked| relay::answer(seat, what, asked));
-    let opened = match (opened, at_relay) {
+    let opened = match (&here, at_relay) {
         // Who has refused says why, and the others say that somebody has.
         (Ok(_) | Err(Error::Mismatch { .. }), Ok(Some(Answer::Opened(Err(why))))) => Err(why),
         (_, Err(why)) => Err(why),
-        (opened, _) => opened,
+        (here, _) => here.clone(),
     };
     if let Ok(id) = &opened {
         install(id.stream);
@@ -101,12 +101,15 @@ pub(crate) fn open(
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];
     if !all_open {
         let told = tell_relay(seat, Request::GiveUp);
+        // What is open here is so, whatever the relay says.
+        if let Ok(id) = here {
+            seat.with(what, |job| {
+                job.engine.give_up(id);
+                Ok(())
+            })?;
+        }
         forget_inboxes(seat, number)?;
-        let id = opened?;
-        seat.with(what, |job| {
-            job.engine.give_up(id);
-            Ok(())
-        })?;
+        opened?;
         told?;
         let why = "another rank could not open it, and says why".to_owned();
         return Err(Error::Mismatch {
