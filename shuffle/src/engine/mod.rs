@@ -317,7 +317,7 @@ impl StreamState {
         let mut worked = false;
         let remotes = &mut out.queues.remotes;
         links.advance(link, remotes)?;
-        for at in 0..remotes.busy_len() {
+        for at in remotes.places_from(self.topology.endpoint()) {
             let Some(index) = remotes.busy(at) else { break };
             let remote = &mut remotes[index];
             let incoming = &mut links.incoming[index];

@@ -21,7 +21,8 @@ pub(crate) const BUFFERS_PER_LINK: usize = 2;
 /// Queues of links, numbered in the order in which they were opened.
 pub(crate) struct Remotes {
     queues: Vec<RemoteQueue>,
-    busy: Vec<u32>,
+    /// Those that have something to do, by their ends: with the numbers of these before theirs.
+    busy: Vec<(EndpointId, u32)>,
     /// Numbers of those to endpoints that have left.
     left: Vec<usize>,
     /// Links of the route, open or not.
@@ -184,7 +185,8 @@ impl Remotes {
             }
         }
         let queues = &self.queues;
-        self.busy.retain(|&number| queues[number as usize].busy);
+        self.busy
+            .retain(|&(_, number)| queues[number as usize].busy);
         numbers
     }
 
@@ -194,14 +196,27 @@ impl Remotes {
         let queue = &mut self.queues[number];
         if !queue.busy {
             queue.busy = true;
-            self.busy.push(number as u32);
+            let entry = (queue.end, number as u32);
+            let at = self.busy.partition_point(|before| *before < entry);
+            self.busy.insert(at, entry);
         }
     }
 
     /// Number of the `at`-th queue that has something to do.
     #[inline]
     pub fn busy(&self, at: usize) -> Option<usize> {
-        self.busy.get(at).map(|&number| number as usize)
+        self.busy.get(at).map(|&(_, number)| number as usize)
+    }
+
+    /// The places of the queues that have something to do, in the order in which endpoint `own`
+    /// sends: its next neighbour first. Ranks that have something for all at once would else serve
+    /// one target after the other, all the same one.
+    pub fn places_from(&self, own: EndpointId) -> impl Iterator<Item = usize> + use<> {
+        let (first, count) = (
+            self.busy.partition_point(|&(end, _)| end < own),
+            self.busy.len(),
+        );
+        (first..count).chain(0..first)
     }
 
     /// Queues that have something to do.
@@ -213,7 +228,7 @@ impl Remotes {
     pub fn iter_busy(&self) -> impl Iterator<Item = &RemoteQueue> {
         self.busy
             .iter()
-            .map(|&number| &self.queues[number as usize])
+            .map(|&(_, number)| &self.queues[number as usize])
     }
 
     /// All open queues, in order of opening.
@@ -224,7 +239,7 @@ impl Remotes {
     /// Looks no longer at queues that have nothing to do, if `also` says the same of their numbers.
     pub fn rest(&mut self, mut also: impl FnMut(usize) -> bool) {
         let queues = &mut self.queues;
-        self.busy.retain(|&number| {
+        self.busy.retain(|&(_, number)| {
             let queue = &mut queues[number as usize];
             queue.busy = !(queue.may_rest() && also(number as usize));
             queue.busy
@@ -233,7 +248,7 @@ impl Remotes {
 
     /// Seals every open batch.
     pub fn seal(&mut self, why: SendReason) {
-        for &number in &self.busy {
+        for &(_, number) in &self.busy {
             self.queues[number as usize].seal(why);
         }
     }

@@ -179,6 +179,7 @@ impl Link for SimLink {
             return Err(PostError::Failed(buffer, error));
         };
         let read = Parcel::Read {
+            owner: peer.0,
             reader: self.id,
             token,
             data,
@@ -379,6 +380,42 @@ mod tests {
         assert_eq!(net.violations().len(), 1, "all three are used up");
         drop(got);
         assert_eq!(pb.free_slots(), 3);
+    }
+
+    #[test]
+    fn what_is_more_than_a_tick_takes_waits_in_line_at_both_ends() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            max_delay: 0,
+            bytes_per_tick: 10,
+            ..SimOptions::default()
+        });
+        let (mut target, mut sources) = (net.link(), [net.link(), net.link()]);
+        let pool = target.create_pool(64, 8, Access::All).unwrap();
+        assert_eq!(target.post_receives(Tag(5), &pool, 6, Token(1)).unwrap(), 6);
+        for source in &mut sources {
+            let pool = source.create_pool(64, 4, Access::All).unwrap();
+            for bytes in [10, 25, 5] {
+                let buffer = pool.take().unwrap();
+                let sent = source.post_send(SimLink::peer(0), Tag(5), buffer, bytes, Token(2));
+                sent.unwrap();
+            }
+        }
+        let mut came = Vec::new();
+        for tick in 1..=8 {
+            assert!(!net.is_empty(), "tick {tick}");
+            net.tick();
+            let mut got = Vec::new();
+            target.poll(&mut got).unwrap();
+            came.extend(got.iter().map(|one| match one {
+                Completion::Received { bytes, .. } => (tick, *bytes),
+                other => panic!("{other:?}"),
+            }));
+        }
+        // The two of 25 bytes leave at once, and take five ticks where they both go.
+        let expected = [(1, 10), (2, 10), (3, 25), (5, 25), (8, 5), (8, 5)];
+        assert_eq!(came, expected);
+        assert!(net.is_empty());
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub struct SimOptions {
     pub max_delay: u64,
     /// One post in so many is refused with `WouldBlock` (0: none).
     pub refuse_one_in: u64,
+    /// Bytes that an endpoint sends in a tick, and takes in: what is more waits in line, at its
+    /// source and at its target (0: no limit).
+    pub bytes_per_tick: usize,
     /// Longest message without a posted receive that is kept until there is one, as providers keep
     /// short ones. A longer one breaks the rules.
     pub kept_bytes: usize,
@@ -56,6 +59,7 @@ impl Default for SimOptions {
             seed: 1,
             max_delay: 8,
             refuse_one_in: 7,
+            bytes_per_tick: 0,
             kept_bytes: 0,
             limits,
             rules: Rules::default(),
@@ -71,9 +75,19 @@ struct Posted {
     count: u32,
 }
 
+/// What waits in line at one side of an endpoint.
+#[derive(Default)]
+struct Line {
+    parcels: List,
+    /// Bytes that have passed and count as those of the next ticks.
+    ahead: usize,
+}
+
 /// An endpoint as the network sees it.
 #[derive(Default)]
 struct Host {
+    leaving: Line,
+    coming: Line,
     posted: Vec<Posted>,
     /// How many receives that are.
     receives: usize,
@@ -99,6 +113,8 @@ pub(super) struct State {
     now: u64,
     hosts: Vec<Host>,
     parcels: Parcels,
+    /// Parcels in line at endpoints.
+    in_line: usize,
     /// What is due now, in one tick, in two ...
     wheel: VecDeque<List>,
     /// Endpoints that got news since somebody asked.
@@ -137,9 +153,64 @@ impl State {
         self.parcels.any(is)
     }
 
-    /// Sends a parcel on its way: it arrives after a random delay, and before or behind what is due
-    /// at the same time.
+    /// Sends a parcel on its way, once what its endpoint has sent before has left.
     pub fn dispatch(&mut self, parcel: Parcel) {
+        match self.options.bytes_per_tick {
+            0 => self.travel(parcel),
+            _ => self.line_up(parcel.from(), |host| &mut host.leaving, parcel),
+        }
+    }
+
+    fn line_up(&mut self, id: u32, side: impl Fn(&mut Host) -> &mut Line, parcel: Parcel) {
+        let line = side(&mut self.hosts[id as usize]);
+        self.parcels.push_back(&mut line.parcels, parcel);
+        self.in_line += 1;
+    }
+
+    /// A tick has passed at one side of all endpoints: the parcels that pass.
+    fn pass(&mut self, side: impl Fn(&mut Host) -> &mut Line) -> Vec<Parcel> {
+        let mut passed = Vec::new();
+        if self.options.bytes_per_tick == 0 {
+            return passed;
+        }
+        let rate = self.options.bytes_per_tick;
+        for host in &mut self.hosts {
+            let line = side(host);
+            let mut used = line.ahead.min(rate);
+            line.ahead -= used;
+            while used < rate {
+                let Some(parcel) = self.parcels.pop(&mut line.parcels) else {
+                    break;
+                };
+                used += parcel.bytes();
+                passed.push(parcel);
+            }
+            line.ahead += used.saturating_sub(rate);
+        }
+        self.in_line -= passed.len();
+        passed
+    }
+
+    /// A tick of virtual time.
+    fn tick(&mut self) {
+        for parcel in self.pass(|host| &mut host.leaving) {
+            self.travel(parcel);
+        }
+        self.advance();
+        self.wheel.rotate_left(1);
+        self.now += 1;
+        self.advance();
+        for parcel in self.pass(|host| &mut host.coming) {
+            self.deliver(parcel);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.in_line == 0 && self.wheel.iter().all(List::is_empty)
+    }
+
+    /// A parcel arrives after a random delay, and before or behind what is due at the same time.
+    fn travel(&mut self, parcel: Parcel) {
         if self.options.max_delay == 0 {
             return self.parcels.push_back(&mut self.wheel[0], parcel);
         }
@@ -230,34 +301,42 @@ impl State {
         host.sends = host.sends.saturating_sub(1);
     }
 
-    /// Delivers what is due.
+    /// Delivers what is due, or has it wait in line.
     pub fn advance(&mut self) {
         while let Some(parcel) = self.parcels.pop(&mut self.wheel[0]) {
-            match parcel {
-                Parcel::Message {
-                    target,
-                    sender,
-                    tag,
-                    token,
-                    bytes,
-                    pool,
-                } => {
-                    if let Some(pool) = pool {
-                        self.hand_to(sender, Parcel::Sent { token, pool });
-                    }
-                    self.arrive(target, sender, tag, bytes);
-                }
-                Parcel::Read {
-                    reader,
-                    token,
-                    data,
-                    mut buffer,
-                } => {
-                    buffer[..data.len()].copy_from_slice(&data);
-                    self.hand_to(reader, Parcel::Done { token, buffer });
-                }
-                _ => unreachable!("nothing else is under way"),
+            match self.options.bytes_per_tick {
+                0 => self.deliver(parcel),
+                _ => self.line_up(parcel.to(), |host| &mut host.coming, parcel),
             }
+        }
+    }
+
+    fn deliver(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Message {
+                target,
+                sender,
+                tag,
+                token,
+                bytes,
+                pool,
+            } => {
+                if let Some(pool) = pool {
+                    self.hand_to(sender, Parcel::Sent { token, pool });
+                }
+                self.arrive(target, sender, tag, bytes);
+            }
+            Parcel::Read {
+                reader,
+                token,
+                data,
+                mut buffer,
+                ..
+            } => {
+                buffer[..data.len()].copy_from_slice(&data);
+                self.hand_to(reader, Parcel::Done { token, buffer });
+            }
+            _ => unreachable!("nothing else is under way"),
         }
     }
 
@@ -391,6 +470,7 @@ impl Net {
             now: 0,
             hosts: Vec::new(),
             parcels: Parcels::default(),
+            in_line: 0,
             wheel: vec![List::default(); ticks].into(),
             woken: Vec::new(),
             stores: Vec::new(),
@@ -449,11 +529,7 @@ impl Net {
 
     /// Moves virtual time on, and what is due to where it goes.
     pub fn tick(&self) {
-        let mut state = self.lock();
-        state.advance();
-        state.wheel.rotate_left(1);
-        state.now += 1;
-        state.advance();
+        self.lock().tick();
     }
 
     /// Appends the endpoints that got something to poll since this was last called, each once, and
@@ -470,7 +546,7 @@ impl Net {
 
     /// Whether nothing is under way.
     pub fn is_empty(&self) -> bool {
-        self.lock().wheel.iter().all(List::is_empty)
+        self.lock().is_empty()
     }
 
     /// A random number from the network's seed, for schedules that replay with it.

@@ -26,6 +26,7 @@ pub(super) enum Parcel {
     },
     /// A read on its way back.
     Read {
+        owner: u32,
         reader: u32,
         token: Token,
         data: Box<[u8]>,
@@ -47,6 +48,35 @@ pub(super) enum Parcel {
     },
     /// A read is complete.
     Done { token: Token, buffer: Buffer },
+}
+
+impl Parcel {
+    /// The endpoint whose adapter sends the bytes.
+    pub fn from(&self) -> u32 {
+        match self {
+            Self::Message { sender, .. } => *sender,
+            Self::Read { owner, .. } => *owner,
+            _ => unreachable!("nothing else is under way"),
+        }
+    }
+
+    /// The endpoint whose adapter takes them in.
+    pub fn to(&self) -> u32 {
+        match self {
+            Self::Message { target, .. } => *target,
+            Self::Read { reader, .. } => *reader,
+            _ => unreachable!("nothing else is under way"),
+        }
+    }
+
+    /// Bytes that travel.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Message { bytes, .. } => bytes.len(),
+            Self::Read { data, .. } => data.len(),
+            _ => unreachable!("nothing else is under way"),
+        }
+    }
 }
 
 /// Parcels in order.
