@@ -30,7 +30,7 @@ told the number of the node's ranks; the first one has the name and says `ready`
 With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
 once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
 and a second one ends it at once. Agents of several nodes, one on each, stay and end together, and
-each job has ranks on all of them.
+each job has ranks on all of them, or on as many as its ranks say.
 
 EXIT STATUS
   0  its job, or all of them, has ended
@@ -46,6 +46,7 @@ ENVIRONMENT
 ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
   TRIHOP_AGENT_JOB    the job that it belongs to, where ranks of several come at a time
+  TRIHOP_AGENT_NODES  how many of the agents' nodes its job has ranks on; all where unset
   TRIHOP_AGENT_PLACE  number of the rank among those of its agent; any that is free where unset
   TRIHOP_AGENT_START  a command that starts the agent where there is none, such as
                       `trihop agent --ranks 4 --linger-ms 5000`

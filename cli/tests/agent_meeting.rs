@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use launched::agents::{
     ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, input_has_ended,
-    role, start_rank, start_rank_at, threads_of_jobs,
+    role, start_rank, start_rank_at, start_rank_of, threads_of_jobs,
 };
 use launched::{Launched, alive, until};
 use trihop::channel::{Descriptor, Return, Timeout};
@@ -24,16 +24,25 @@ struct Agents {
 impl Agents {
     /// On two nodes, with two ranks and with one, in an environment with these words.
     fn start(what: &str, linger: &str, environment: &str) -> Self {
+        Self::start_on(what, &[2, 1], linger, environment)
+    }
+
+    /// On nodes with so many ranks.
+    fn start_on(what: &str, ranks: &[u32], linger: &str, environment: &str) -> Self {
         let name = format!("trihop-test-{what}-{}-", std::process::id());
+        let nodes = ranks.len();
+        let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
         let agent = format!(
-            "exec env {environment} {TRIHOP} agent --ranks $((2-TRIHOP_RANK)) --linger-ms {linger} \
-             --name {name}$TRIHOP_RANK"
+            "set {}; shift $TRIHOP_RANK; exec env {environment} {TRIHOP} agent --ranks $1 \
+             --linger-ms {linger} --name {name}$TRIHOP_RANK",
+            ranks.join(" ")
         );
+        let nodes_text = nodes.to_string();
         let run = [
             "-n",
-            "2",
+            &nodes_text,
             "--nodes",
-            "2",
+            &nodes_text,
             "--no-prefix",
             "--",
             "sh",
@@ -41,8 +50,8 @@ impl Agents {
             &agent,
         ];
         let mut launcher = Launched::trihop(run.map(str::to_owned));
-        let names: Vec<String> = (0..2).map(|node| format!("{name}{node}")).collect();
-        let mut ready = launcher.wait_for_lines(2);
+        let names: Vec<String> = (0..nodes).map(|node| format!("{name}{node}")).collect();
+        let mut ready = launcher.wait_for_lines(nodes);
         ready.sort();
         let said = names.iter().map(|name| format!("ready {name}"));
         assert_eq!(ready, said.collect::<Vec<_>>());
@@ -74,22 +83,29 @@ impl Agents {
     }
 
     fn threads_of_jobs(&self) -> usize {
-        (0..2).map(|node| threads_of_jobs(self.id(node))).sum()
+        (0..self.names.len())
+            .map(|node| threads_of_jobs(self.id(node)))
+            .sum()
     }
 }
 
 /// Joins a job, has each rank hear from each, and leaves it.
 fn greet() -> trihop::Result<()> {
+    greet_of(3, 2)
+}
+
+/// The same of a job with so many ranks on so many nodes.
+fn greet_of(ranks: u32, nodes: u32) -> trihop::Result<()> {
     let job = Job::start(Options::from_env()?)?;
-    assert_eq!((job.size(), job.topology().nodes()), (3, 2));
+    assert_eq!((job.size(), job.topology().nodes()), (ranks, nodes));
     let heard = State::new(0);
     let shuffle = job
         .shuffle("hello")
         .handler_with(&heard, |heard, _, _| *heard += 1)
         .open()?;
-    (0..3).try_for_each(|rank| shuffle.send(Rank(rank), 0, b"hello"))?;
+    (0..ranks).try_for_each(|rank| shuffle.send(Rank(rank), 0, b"hello"))?;
     shuffle.fence()?;
-    assert_eq!(heard.with(|heard| *heard), 3);
+    assert_eq!(heard.with(|heard| *heard), ranks);
     shuffle.shutdown()?;
     job.shutdown()
 }
@@ -171,6 +187,46 @@ fn a_job_that_comes_to_one_node_alone_does_not_disturb_the_next_one() {
     });
     for rank in agents.ranks(test, "", "next") {
         has_ended_well(&rank.wait(), "the next job");
+    }
+    agents.launcher.signal(libc::SIGTERM);
+    agents.launcher.wait();
+}
+
+#[test]
+fn jobs_on_some_of_the_nodes_come_and_go_beside_one_on_all() {
+    let test = "jobs_on_some_of_the_nodes_come_and_go_beside_one_on_all";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told(true).unwrap(),
+        Some("too many") => return eprintln!("refused: {}", greet_of(5, 5).unwrap_err()),
+        Some(nodes) => {
+            let nodes = nodes.parse().unwrap();
+            return greet_of(nodes, nodes).unwrap();
+        }
+    }
+    let agents = Agents::start_on("meeting-some", &[1; 4], "never", "");
+    let at = |node: usize, nodes: u32, job: &str, role: &str| {
+        start_rank_of(nodes, test, &agents.names[node], job, role)
+    };
+    let steady: Vec<_> = (0..4).map(|node| at(node, 0, "steady", "steady")).collect();
+    have_attached(&steady);
+    for _ in 0..5 {
+        // Of one name, and told apart by the number of nodes.
+        let jobs = [(3, 2), (0, 1), (1, 2)].map(|(node, nodes)| {
+            let text = nodes.to_string();
+            at(node, nodes, "", &text)
+        });
+        for rank in jobs {
+            has_ended_well(&rank.wait(), "a job on some nodes");
+        }
+        until("they have ended", || agents.threads_of_jobs() == 4);
+    }
+    let ended = at(2, 5, "", "too many").wait();
+    let why = "its job has ranks on 5 nodes, of 4 with agents";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "the job on all nodes");
     }
     agents.launcher.signal(libc::SIGTERM);
     agents.launcher.wait();

@@ -26,8 +26,8 @@ use crate::seat::{Inline, relay};
 pub use crate::config::PoolLimits;
 pub use jobs::{AskedToEnd, MOST_WAITING, serve_jobs};
 pub use trihop_transport::bootstrap::{
-    ENV_AGENT as ENV_NAME, ENV_JOB, ENV_PLACE, ENV_START, MOST_AGENT_RANKS as MOST_RANKS,
-    default_agent_name as default_name,
+    ENV_AGENT as ENV_NAME, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START,
+    MOST_AGENT_RANKS as MOST_RANKS, default_agent_name as default_name,
 };
 
 /// How often one of several agents looks whether the others live, while ranks are to come.
@@ -74,7 +74,8 @@ pub fn serve_with(
     ready: impl Fn(),
 ) -> Result<()> {
     let is_first = bootstrap.topology().local_rank() == 0;
-    let reception = is_first.then(|| Reception::open(name, ranks, 1));
+    let nodes = bootstrap.topology().nodes();
+    let reception = is_first.then(|| Reception::open(name, ranks, nodes..=nodes, 1));
     let mut reception = reception.transpose()?;
     let mut receive = |agents: &[&str]| {
         let reception = reception.as_mut().expect("the first agent receives");

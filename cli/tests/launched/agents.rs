@@ -66,6 +66,13 @@ pub fn start_rank_at(place: u32, test: &str, agent: &str, job: &str, role: &str)
     Launched::start(rank)
 }
 
+/// As [`start_rank`], of a job on so many of the agents' nodes.
+pub fn start_rank_of(nodes: u32, test: &str, agent: &str, job: &str, role: &str) -> Launched {
+    let mut rank = rank(test, agent, job, role);
+    rank.env("TRIHOP_AGENT_NODES", nodes.to_string());
+    Launched::start(rank)
+}
+
 fn rank(test: &str, agent: &str, job: &str, role: &str) -> Command {
     let mut rank = Command::new(std::env::current_exe().unwrap());
     rank.args([test, "--exact", "--nocapture"]);

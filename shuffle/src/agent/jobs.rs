@@ -37,9 +37,10 @@ pub trait AskedToEnd {
 /// ranks have come, until its ranks have shut it down.
 ///
 /// Where the launcher has started an agent on each of several nodes, a job has ranks on all of
-/// them, of each node as many as its agent was told, and begins once all have come: jobs of one
-/// name in the order in which their ranks came, on each node. Those that come at about the same
-/// time need names of their own: nothing else tells whose ranks are whose.
+/// them, or on as many as these say ([`ENV_NODES`](super::ENV_NODES)), of each node as many as its
+/// agent was told, and begins once all have come: jobs of one name and number of nodes in the order
+/// in which their ranks came, on each node. Those that come at about the same time need names of
+/// their own: nothing else tells whose ranks are whose.
 ///
 /// It ends once it has had a job and then none for as long as `linger`, without end where that is
 /// `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
@@ -70,7 +71,7 @@ pub fn serve_jobs(
         let why = "several agents of one node serve one job; start them without a time to linger";
         return Err(Error::config("agent", why));
     }
-    let reception = Reception::open(name, ranks, MOST_WAITING)?;
+    let reception = Reception::open(name, ranks, 1..=agents, MOST_WAITING)?;
     let mut meet = || {
         let (interfaces, wait) = (options.interfaces(), options.bootstrap_timeout());
         let waits = (wait, options.watch_timeout());

@@ -33,6 +33,10 @@ pub const ENV_PLACE: &str = "TRIHOP_AGENT_PLACE";
 /// time; a name of at most 64 bytes.
 pub const ENV_JOB: &str = "TRIHOP_AGENT_JOB";
 
+/// Environment variable: how many of the agents' nodes this rank's job has ranks on. Without it, or 0,
+/// all of them.
+pub const ENV_NODES: &str = "TRIHOP_AGENT_NODES";
+
 /// Environment variable: a command, its words between blanks, by which a rank that finds no agent
 /// starts one.
 pub const ENV_START: &str = "TRIHOP_AGENT_START";

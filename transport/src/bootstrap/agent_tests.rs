@@ -18,12 +18,12 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
     // The ranks may come first.
     let rank = |place| {
         let name = name.clone();
-        thread::spawn(move || Attached::introduce(&name, "", place, None, soon()).unwrap())
+        thread::spawn(move || Attached::introduce(&name, ("", 0), place, None, soon()).unwrap())
     };
     let ranks = [rank(1), rank(ANY), rank(2)];
-    let mut reception = Reception::open(&name, 3, 1).unwrap();
+    let mut reception = Reception::open(&name, 3, 1..=2, 1).unwrap();
     assert!(
-        Reception::open(&name, 3, 1).is_err(),
+        Reception::open(&name, 3, 1..=2, 1).is_err(),
         "the name is the lock"
     );
     let party = reception.receive(&[], None).unwrap().unwrap();
@@ -68,7 +68,7 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
 #[test]
 fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     let name = name("refusals");
-    let mut reception = Reception::open(&name, 2, 1).unwrap();
+    let mut reception = Reception::open(&name, 2, 1..=2, 1).unwrap();
     let agent = thread::spawn(move || {
         reception
             .receive(&[], None)
@@ -94,23 +94,27 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
             && said.contains(&format!("(wire version {ours}) there")),
         "{said}"
     );
-    let refused = Attached::introduce(&name, "", 2, None, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, ("", 0), 2, None, soon()).unwrap_err();
     assert!(refused.to_string().contains("none is 2"), "{refused}");
+    let refused = Attached::introduce(&name, ("", 3), 0, None, soon()).unwrap_err();
+    let many = "its job has ranks on 3 nodes, of 2 with agents";
+    assert!(refused.to_string().contains(many), "{refused}");
     let come = |place: u32, nonce: u64| {
-        let hello = [&prefix()[..], &place.to_le_bytes(), &nonce.to_le_bytes()].concat();
+        let [place, nodes] = [place, 0].map(u32::to_le_bytes);
+        let hello = [&prefix()[..], &place, &nodes, &nonce.to_le_bytes()].concat();
         DescriptorListener::send_until(&name, &hello, &[], soon()).unwrap();
     };
     // One that waits keeps its place; one that does not any more gives it free, though its process
     // lives.
     come(0, nonce);
-    let refused = Attached::introduce(&name, "", 0, None, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, ("", 0), 0, None, soon()).unwrap_err();
     let taken = "place 0 of this agent is taken";
     assert!(refused.to_string().contains(taken), "{refused}");
-    let refused = Attached::introduce(&name, "other", 0, None, soon()).unwrap_err();
+    let refused = Attached::introduce(&name, ("other", 0), 0, None, soon()).unwrap_err();
     let other = "ranks of job ``, and this one is of `other`";
     assert!(refused.to_string().contains(other), "{refused}");
     drop(listener);
-    let late = Attached::introduce(&name, "", 0, None, Instant::now()).unwrap_err();
+    let late = Attached::introduce(&name, ("", 0), 0, None, Instant::now()).unwrap_err();
     assert!(late.to_string().contains("does not answer"), "{late}");
     let _wait = [1, 2].map(|number| {
         let nonce = nonce ^ number << 56;
@@ -124,7 +128,7 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
 #[test]
 fn no_agent_is_an_error_that_names_it() {
     let name = name("none");
-    let error = Attached::introduce(&name, "", ANY, None, Instant::now()).unwrap_err();
+    let error = Attached::introduce(&name, ("", 0), ANY, None, Instant::now()).unwrap_err();
     assert!(
         error.to_string().contains(&format!("no agent @{name}")),
         "{error}"
@@ -159,11 +163,12 @@ fn a_welcome_that_is_cut_is_none() {
 #[test]
 fn ranks_of_several_jobs_come_to_one_agent() {
     let name = name("jobs");
-    let mut reception = Reception::open(&name, 2, 3).unwrap();
+    let mut reception = Reception::open(&name, 2, 1..=2, 3).unwrap();
     let rank = |job: &'static str, place| {
         let name = name.clone();
+        let nodes = u32::from(job == "two");
         thread::spawn(move || {
-            let attached = Attached::introduce(&name, job, place, None, soon())?;
+            let attached = Attached::introduce(&name, (job, nodes), place, None, soon())?;
             Ok::<_, Error>(attached.topology().rank().0)
         })
     };
@@ -186,6 +191,7 @@ fn ranks_of_several_jobs_come_to_one_agent() {
     for job in ["two", "one"] {
         others.push(rank(job, ANY));
         let party = reception.receive(&[], None).unwrap().unwrap();
+        assert_eq!((party.job(), party.nodes()), (job, u32::from(job == "two")));
         let welcome = Welcome {
             processes: Topology::from_node_sizes(&[1], Rank(0)).unwrap(),
             ranks_of_nodes: vec![2],

@@ -28,8 +28,9 @@ use crate::error::{Error, Result};
 use crate::topology::{Rank, Topology};
 
 pub use agent::{
-    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_PLACE, ENV_START, MOST_RANKS as MOST_AGENT_RANKS,
-    Party, Reception, Welcome, check_agents, default_name as default_agent_name, ranks_of_nodes,
+    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START,
+    MOST_RANKS as MOST_AGENT_RANKS, Party, Reception, Welcome, check_agents,
+    default_name as default_agent_name, ranks_of_nodes,
 };
 pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};

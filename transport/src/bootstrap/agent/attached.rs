@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::starter::Starter;
 use super::{
-    ANY, ENDS, ENV_AGENT, ENV_JOB, ENV_PLACE, ENV_START, JOB_BYTES_MAX, LOOK, MOST_RANKS, REFUSED,
-    WELCOME, Welcome, behind_versions, default_name, failed, prefix, socket_name,
+    ANY, ENDS, ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, JOB_BYTES_MAX, LOOK,
+    MOST_RANKS, REFUSED, WELCOME, Welcome, behind_versions, default_name, failed, prefix,
+    socket_name,
 };
 use crate::bootstrap::{Bootstrap, Launcher};
 use crate::error::{Error, Result};
@@ -58,13 +59,20 @@ impl Attached {
             );
             return Err(Error::config(ENV_JOB, why));
         }
+        let nodes = match variable(ENV_NODES) {
+            None => 0,
+            Some(text) => text.parse().map_err(|_| {
+                let why = format!("{text:?} is no number of nodes");
+                Error::config(ENV_NODES, why)
+            })?,
+        };
         let starter = variable(ENV_START).map(|command| Starter::new(&name, command));
-        Self::introduce(&name, &job, place, starter, Instant::now() + wait)
+        Self::introduce(&name, (&job, nodes), place, starter, Instant::now() + wait)
     }
 
     pub(super) fn introduce(
         name: &str,
-        job: &str,
+        (job, nodes): (&str, u32),
         place: u32,
         starter: Option<Starter>,
         deadline: Instant,
@@ -73,6 +81,7 @@ impl Attached {
         let listener = DescriptorListener::listen(&socket_name(nonce), 2 * MOST_RANKS)?;
         let mut message = prefix();
         message.extend_from_slice(&place.to_le_bytes());
+        message.extend_from_slice(&nodes.to_le_bytes());
         message.extend_from_slice(job.as_bytes());
         message.extend_from_slice(&nonce.to_le_bytes());
         loop {

@@ -1,5 +1,6 @@
 //! Where an agent receives its ranks, job by job.
 
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::sync::sleep;
 pub struct Reception {
     pub(super) listener: DescriptorListener,
     ranks: u32,
+    nodes: RangeInclusive<u32>,
     most: usize,
     /// Descriptors have run out: it looks now and then.
     is_short: bool,
@@ -28,6 +30,7 @@ pub struct Reception {
 #[derive(Debug)]
 pub(super) struct Gathering {
     job: String,
+    nodes: u32,
     places: Vec<Option<(u64, ProcessWatch)>>,
 }
 
@@ -35,6 +38,7 @@ pub(super) struct Gathering {
 #[derive(Debug, Clone)]
 pub struct Party {
     job: String,
+    nodes: u32,
     nonces: Vec<u64>,
 }
 
@@ -42,6 +46,11 @@ impl Party {
     /// Name of their job; empty where they have given none.
     pub fn job(&self) -> &str {
         &self.job
+    }
+
+    /// How many of the agents' nodes their job has ranks on; 0 for all.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
     }
 
     /// Whether one of them has ended, or does not wait any more; asked before they are welcomed.
@@ -128,12 +137,13 @@ fn end(nonce: u64, why: &str) {
 }
 
 impl Reception {
-    /// Takes `name` for an agent of jobs with so many ranks, which may come from now on. Of at most
-    /// `most` jobs some ranks may have come and others not; further ones are refused.
+    /// Takes `name` for an agent of jobs with so many ranks here, on so many nodes, which may come
+    /// from now on. Of at most `most` jobs some ranks may have come and others not; further ones are
+    /// refused.
     ///
     /// # Errors
     /// A number of ranks that is 0 or above [`MOST_RANKS`], or a name that another agent has.
-    pub fn open(name: &str, ranks: u32, most: usize) -> Result<Self> {
+    pub fn open(name: &str, ranks: u32, nodes: RangeInclusive<u32>, most: usize) -> Result<Self> {
         if !(1..=MOST_RANKS).contains(&ranks) {
             let why = format!("{ranks} ranks of an agent; possible are 1 to {MOST_RANKS}");
             return Err(Error::config("ranks", why));
@@ -143,6 +153,7 @@ impl Reception {
         Ok(Self {
             listener,
             ranks,
+            nodes,
             most,
             is_short: false,
             parties: Vec::new(),
@@ -272,9 +283,18 @@ impl Reception {
     fn place_for(&mut self, said: &[u8]) -> Result<(usize, usize), String> {
         let (wanted, job) = said.split_first_chunk::<4>().ok_or_else(String::new)?;
         let wanted = u32::from_le_bytes(*wanted);
+        let (nodes, job) = job.split_first_chunk::<4>().ok_or_else(String::new)?;
+        let nodes = u32::from_le_bytes(*nodes);
         let job = std::str::from_utf8(job).map_err(|_| String::new())?;
         if job.len() > JOB_BYTES_MAX {
             return Err(format!("its job has a name of {} bytes", job.len()));
+        }
+        if nodes != 0 && !self.nodes.contains(&nodes) {
+            let (least, most) = (self.nodes.start(), self.nodes.end());
+            return Err(match least == most {
+                true => format!("its job has ranks on {nodes} nodes, and this agent's on {most}"),
+                false => format!("its job has ranks on {nodes} nodes, of {most} with agents"),
+            });
         }
         let ranks = self.ranks;
         if wanted != ANY && wanted >= ranks {
@@ -290,7 +310,8 @@ impl Reception {
         };
         let mut parties = self.parties.iter().enumerate();
         let found = parties.find_map(|(at, party)| {
-            let place = free(party).filter(|_| party.job == job)?;
+            let is_theirs = (&*party.job, party.nodes) == (job, nodes);
+            let place = free(party).filter(|_| is_theirs)?;
             Some((at, place))
         });
         if let Some(found) = found {
@@ -313,6 +334,7 @@ impl Reception {
         places.resize_with(ranks as usize, || None);
         self.parties.push(Gathering {
             job: job.to_owned(),
+            nodes,
             places,
         });
         Ok((
@@ -325,10 +347,11 @@ impl Reception {
         if self.parties[at].places.iter().any(Option::is_none) {
             return None;
         }
-        let Gathering { job, places } = self.parties.remove(at);
+        let Gathering { job, nodes, places } = self.parties.remove(at);
         let nonces = places.into_iter().flatten().map(|(nonce, _)| nonce);
         Some(Party {
             job,
+            nodes,
             nonces: nonces.collect(),
         })
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, fstat};
 use rustix::process::{Resource, getrlimit};
 
-use super::{ENV_AGENT, ENV_JOB, ENV_PLACE, ENV_START, failed};
+use super::{ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, failed};
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{DescriptorListener, wait_for_any};
 use crate::sync::sleep;
@@ -87,7 +87,9 @@ impl Starter {
         agent.args(words).env(ENV_AGENT, &self.name);
         // It is no task of this rank's launcher, and the next agent of other jobs too.
         agent.env("TRIHOP_LAUNCHER", "single");
-        agent.env_remove(ENV_JOB).env_remove(ENV_PLACE);
+        for name in [ENV_JOB, ENV_NODES, ENV_PLACE] {
+            agent.env_remove(name);
+        }
         agent.stdin(Stdio::null()).stdout(Stdio::piped());
         if has_reader(std::io::stderr()) {
             // A launcher, which would wait for the end of this output.

@@ -67,23 +67,26 @@ impl Client {
         self.ask_done(&Request::Finalize, "taking leave")
     }
 
-    /// Comes to `job` as an agent, and waits until all others have, unless there is a reason to
-    /// give up.
+    /// Comes to `job` as an agent, and waits until all others of it have, so many (0 for all there
+    /// are), unless there is a reason to give up. Returns their numbers.
     ///
     /// # Errors
     /// That reason; agents that have not come in time, by their numbers.
-    pub fn join(&mut self, job: &str, gives_up: &dyn Fn() -> Option<String>) -> Result<()> {
+    pub fn join(
+        &mut self,
+        (job, nodes): (&str, u32),
+        gives_up: &dyn Fn() -> Option<String>,
+    ) -> Result<Vec<u32>> {
         let (doing, deadline) = ("waiting for the other agents", self.socket.deadline());
-        let request = Request::Join { job: job.into() };
+        let job = job.into();
+        let request = Request::Join { nodes, job };
         let sent = self.send(&request, deadline);
         sent.map_err(|problem| self.broken(problem, doing))?;
-        loop {
+        let reply = loop {
             match self.reply(deadline.min(Instant::now() + LOOK)) {
-                Ok(Reply::Done) => return Ok(()),
-                Ok(Reply::Failed(why)) => return Err(self.failed(why)),
-                Ok(other) => return Err(self.unexpected(&other, doing)),
+                Ok(reply) => break reply,
                 Err(Problem::Broken(Broken::Late)) if Instant::now() >= deadline => {
-                    return self.late("agents to which no ranks of the job have come");
+                    break self.late("agents to which no ranks of the job have come")?;
                 }
                 Err(Problem::Broken(Broken::Late)) => {
                     if let Some(why) = gives_up() {
@@ -92,6 +95,13 @@ impl Client {
                 }
                 Err(problem) => return Err(self.broken(problem, doing)),
             }
+        };
+        match reply {
+            Reply::Value(Some(agents)) => {
+                let agents = wire::decode_agents(&agents);
+                agents.ok_or_else(|| self.failed("numbers of no agents".into()))
+            }
+            other => Err(self.unexpected(&other, doing)),
         }
     }
 
@@ -151,8 +161,9 @@ impl Client {
         }
     }
 
-    /// The fence is late: the launcher knows for whom it waits.
-    fn late(&mut self, who: &str) -> Result<()> {
+    /// What was asked for is late: the launcher knows for whom it waits. The answer, if that has
+    /// come just now.
+    fn late(&mut self, who: &str) -> Result<Reply> {
         let deadline = Instant::now() + MISSING_WAIT;
         let waited = self.socket.wait();
         let missing = match self
@@ -160,15 +171,16 @@ impl Client {
             .and_then(|()| self.reply(deadline))
         {
             Ok(Reply::Missing(ranks)) => ranks,
-            // The fence was completed just now; the answer to the question follows it.
-            Ok(Reply::Done) => {
-                return self
-                    .reply(deadline)
-                    .map(|_| ())
-                    .map_err(|p| self.broken(p, "completing a fence"));
-            }
             Ok(Reply::Failed(why)) => return Err(self.failed(why)),
-            Ok(_) | Err(_) => "the launcher does not say which".into(),
+            // That to this question follows it.
+            Ok(awaited) => {
+                let following = self.reply(deadline);
+                return match following {
+                    Ok(_) => Ok(awaited),
+                    Err(problem) => Err(self.broken(problem, "asking who is missing")),
+                };
+            }
+            Err(_) => "the launcher does not say which".into(),
         };
         Err(self.failed(format!("{who} after {waited:?}: {missing}")))
     }
@@ -221,15 +233,17 @@ impl Store for Client {
 
     fn fence(&mut self) -> Result<()> {
         let deadline = self.socket.deadline();
-        match self
+        let reply = self
             .send(&Request::Fence, deadline)
-            .and_then(|()| self.reply(deadline))
-        {
-            Ok(Reply::Done) => Ok(()),
-            Ok(Reply::Failed(why)) => Err(self.failed(why)),
-            Ok(other) => Err(self.unexpected(&other, "waiting at a fence")),
-            Err(Problem::Broken(Broken::Late)) => self.late("ranks missing at a fence"),
-            Err(problem) => Err(self.broken(problem, "waiting at a fence")),
+            .and_then(|()| self.reply(deadline));
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(Problem::Broken(Broken::Late)) => self.late("ranks missing at a fence")?,
+            Err(problem) => return Err(self.broken(problem, "waiting at a fence")),
+        };
+        match reply {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other, "waiting at a fence")),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Version of these frames, said in the first one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Largest value in the store, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -53,9 +53,11 @@ pub enum Request {
     },
     /// Take leave; answered by `Done`.
     Finalize,
-    /// Of an agent: come to a job of several, for all that follows; answered by `Done` once all
-    /// agents have.
+    /// Of an agent: come to a job of several, for all that follows; answered, once all agents of it
+    /// have, by the `Value` of [`encode_agents`].
     Join {
+        /// How many agents the job has; 0 for all.
+        nodes: u32,
         /// Name of the job.
         job: String,
     },
@@ -72,6 +74,22 @@ pub enum Reply {
     Missing(String),
     /// It cannot be done.
     Failed(String),
+}
+
+/// The value by which an agent hears of the agents of its job: their numbers in order.
+pub fn encode_agents(agents: &[u32]) -> Vec<u8> {
+    agents
+        .iter()
+        .flat_map(|agent| agent.to_le_bytes())
+        .collect()
+}
+
+/// What [`encode_agents`] has written, of at least one agent.
+pub fn decode_agents(value: &[u8]) -> Option<Vec<u32>> {
+    let (words, rest) = value.as_chunks();
+    let agents: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let is_valid = rest.is_empty() && !agents.is_empty() && agents.is_sorted_by(|a, b| a < b);
+    is_valid.then_some(agents)
 }
 
 /// Bytes that are no frame, and why.
@@ -105,7 +123,7 @@ impl Request {
                 frame(out, 6, &[&status.to_le_bytes(), cut(why).as_bytes()])
             }
             Self::Finalize => frame(out, 7, &[]),
-            Self::Join { job } => frame(out, 8, &[job.as_bytes()]),
+            Self::Join { nodes, job } => frame(out, 8, &[&nodes.to_le_bytes(), job.as_bytes()]),
         }
     }
 
@@ -139,6 +157,7 @@ impl Request {
             },
             7 => Self::Finalize,
             8 => Self::Join {
+                nodes: body.number()?,
                 job: body.rest_text()?,
             },
             kind => return Err(BadFrame(format!("request of unknown kind {kind}"))),
@@ -300,7 +319,7 @@ mod tests {
             Just(Request::Missing),
             (any::<i32>(), ".{0,50}").prop_map(|(status, why)| Request::Abort { status, why }),
             Just(Request::Finalize),
-            ".{0,50}".prop_map(|job| Request::Join { job }),
+            (any::<u32>(), ".{0,50}").prop_map(|(nodes, job)| Request::Join { nodes, job }),
         ]
     }
 

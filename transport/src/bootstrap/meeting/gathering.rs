@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::bootstrap::agent::JOB_BYTES_MAX;
 use crate::bootstrap::local::service::{Effect, Service, check_greeting, ranges};
-use crate::bootstrap::local::wire::{Reply, Request};
+use crate::bootstrap::local::wire::{Reply, Request, encode_agents};
 
 /// Jobs of which some agents have come and others not.
 const MOST_WAITING: usize = 1024;
@@ -39,13 +39,15 @@ enum Place {
     Stays,
     /// A job of which not all have come.
     Waits,
-    /// A job, by its number.
-    Job(u64),
+    /// A job, by its number, of which the agent is this member.
+    Job(u64, u32),
 }
 
 /// A job of which not all agents have come.
 struct Gathering {
     name: String,
+    /// Agents that it has.
+    nodes: usize,
     /// By agent.
     came: Vec<Option<u64>>,
 }
@@ -53,8 +55,8 @@ struct Gathering {
 /// A job of which all have come.
 struct Running {
     service: Service,
-    /// By agent; none that has ended.
-    members: Vec<Option<u64>>,
+    /// The agents in order, with their connections; none that has ended.
+    members: Vec<(u32, Option<u64>)>,
 }
 
 impl Gatherings {
@@ -99,15 +101,17 @@ impl Gatherings {
                 check_greeting(agent, version, rank).map(|()| Reply::Done)
             }
             (Place::Door, Request::Fence) => return self.stay(guest, replies),
-            (Place::Door, Request::Join { job }) => match self.join(guest, agent, job, replies) {
-                Ok(()) => return,
-                Err(why) => Err(why),
-            },
+            (Place::Door, Request::Join { nodes, job }) => {
+                match self.join(guest, agent, (job, nodes), replies) {
+                    Ok(()) => return,
+                    Err(why) => Err(why),
+                }
+            }
             (Place::Waits, Request::Missing) => Ok(Reply::Missing(self.missing(guest))),
-            (Place::Job(number), request) => {
+            (Place::Job(number, member), request) => {
                 let mut effects = Vec::new();
                 if let Some(job) = self.jobs.get_mut(&number) {
-                    job.service.take(agent, request, &mut effects);
+                    job.service.take(member, request, &mut effects);
                     job.apply(effects, replies);
                 }
                 return;
@@ -131,12 +135,13 @@ impl Gatherings {
         }
     }
 
-    /// Comes to the first job of this name to which its agent has not come yet.
+    /// Comes to the first job of this name, and of so many agents, to which its agent has not come
+    /// yet.
     fn join(
         &mut self,
         guest: u64,
         agent: u32,
-        name: String,
+        (name, nodes): (String, u32),
         replies: &mut Replies,
     ) -> Result<(), String> {
         if let Some(why) = &self.over {
@@ -145,22 +150,31 @@ impl Gatherings {
         if name.len() > JOB_BYTES_MAX {
             return Err(format!("a job with a name of {} bytes", name.len()));
         }
+        let agents = self.agents;
+        let nodes = match nodes as usize {
+            0 => agents,
+            nodes if nodes > agents => {
+                return Err(format!("a job on {nodes} nodes, of {agents} with agents"));
+            }
+            nodes => nodes,
+        };
         let agent = agent as usize;
-        let is_open = |job: &Gathering| job.name == name && job.came[agent].is_none();
+        let is_open =
+            |job: &Gathering| (&job.name, job.nodes) == (&name, nodes) && job.came[agent].is_none();
         let at = match self.waiting.iter().position(is_open) {
             Some(at) => at,
             None if self.waiting.len() == MOST_WAITING => {
                 return Err(format!("{MOST_WAITING} jobs wait for agents"));
             }
             None => {
-                let came = vec![None; self.agents];
-                self.waiting.push(Gathering { name, came });
+                let came = vec![None; agents];
+                self.waiting.push(Gathering { name, nodes, came });
                 self.waiting.len() - 1
             }
         };
-        let came = &mut self.waiting[at].came;
-        came[agent] = Some(guest);
-        let is_whole = came.iter().all(Option::is_some);
+        let job = &mut self.waiting[at];
+        job.came[agent] = Some(guest);
+        let is_whole = job.lacks() == 0;
         self.place(guest, Place::Waits);
         if is_whole {
             self.begin(at, replies);
@@ -169,23 +183,32 @@ impl Gatherings {
     }
 
     fn begin(&mut self, at: usize, replies: &mut Replies) {
-        let members = self.waiting.remove(at).came;
-        let (number, mut service) = (self.begun, Service::new(self.agents));
+        let Gathering { nodes, came, .. } = self.waiting.remove(at);
+        let came = (0..).zip(came).filter(|(_, guest)| guest.is_some());
+        let members: Vec<(u32, Option<u64>)> = came.collect();
+        let agents: Vec<u32> = members.iter().map(|(agent, _)| *agent).collect();
+        let agents = encode_agents(&agents);
+        let (number, mut service) = (self.begun, Service::new(nodes));
         self.begun += 1;
-        for (agent, guest) in (0..).zip(members.iter().flatten()) {
-            service.has_come(agent);
-            self.place(*guest, Place::Job(number));
-            replies.push((*guest, Reply::Done));
+        for (member, guest) in (0..).zip(members.iter().filter_map(|(_, guest)| *guest)) {
+            service.has_come(member);
+            self.place(guest, Place::Job(number, member));
+            replies.push((guest, Reply::Value(Some(agents.clone()))));
         }
         self.jobs.insert(number, Running { service, members });
     }
 
     /// Agents that have not come to the job for which this one waits.
     fn missing(&self, guest: u64) -> String {
-        let job = self.waiting.iter().find(|job| job.has(guest));
-        let came = job.map_or(&[][..], |job| &job.came);
-        let missing = (0..).zip(came).filter(|(_, came)| came.is_none());
-        ranges(missing.map(|(agent, _)| agent))
+        let Some(job) = self.waiting.iter().find(|job| job.has(guest)) else {
+            return String::new();
+        };
+        let missing = (0..).zip(&job.came).filter(|(_, came)| came.is_none());
+        let missing = ranges(missing.map(|(agent, _)| agent));
+        match job.nodes == self.agents {
+            true => missing,
+            false => format!("{} of {missing}", job.lacks()),
+        }
     }
 
     /// A connection has ended.
@@ -206,15 +229,15 @@ impl Gatherings {
                 let is_wanted = |job: &Gathering| job.came.iter().any(Option::is_some);
                 self.waiting.retain(is_wanted);
             }
-            Place::Job(number) => {
+            Place::Job(number, member) => {
                 let Some(job) = self.jobs.get_mut(&number) else {
                     return;
                 };
                 let mut effects = Vec::new();
-                job.members[agent as usize] = None;
-                job.service.end(agent, &mut effects);
+                job.members[member as usize].1 = None;
+                job.service.end(member, &mut effects);
                 job.apply(effects, replies);
-                if job.members.iter().all(Option::is_none) {
+                if job.members.iter().all(|(_, guest)| guest.is_none()) {
                     self.jobs.remove(&number);
                 }
             }
@@ -235,6 +258,11 @@ impl Gatherings {
 }
 
 impl Gathering {
+    /// How many agents more it needs.
+    fn lacks(&self) -> usize {
+        self.nodes - self.came.iter().flatten().count()
+    }
+
     fn has(&self, guest: u64) -> bool {
         self.came.contains(&Some(guest))
     }
@@ -245,11 +273,12 @@ impl Running {
         while let Some(effect) = (!effects.is_empty()).then(|| effects.remove(0)) {
             match effect {
                 Effect::Reply { rank, reply } => {
-                    let member = self.members[rank as usize];
-                    replies.extend(member.map(|guest| (guest, reply)));
+                    let (_, guest) = self.members[rank as usize];
+                    replies.extend(guest.map(|guest| (guest, reply)));
                 }
                 Effect::Abort { rank, status, why } => {
-                    let why = format!("agent {rank} aborted the job with status {status}: {why}");
+                    let (agent, _) = self.members[rank as usize];
+                    let why = format!("agent {agent} aborted the job with status {status}: {why}");
                     self.service.fail(why, &mut effects);
                 }
             }

@@ -161,21 +161,32 @@ impl Rest {
 }
 
 impl Joiner {
-    /// Comes to the job of ranks that have come to this agent, and waits until all agents have.
+    /// Comes to the job of ranks that have come to this agent, and waits until all agents of it
+    /// have: as many as its ranks say.
     ///
     /// # Errors
     /// The first agent cannot be reached; an agent has ended, or one of these ranks; agents to
     /// which no ranks of the job have come in time, by their numbers.
     pub fn join(&self, party: &Party) -> Result<JobOfAgents> {
-        let mut client = self.connect()?;
-        client.join(party.job(), &|| {
+        self.come_to((party.job(), party.nodes()), &|| {
             let why = "a rank of the job has ended before those of other nodes had come";
             party.has_lost_one().then(|| why.into())
-        })?;
+        })
+    }
+
+    /// As [`Joiner::join`], by the job's name and number of nodes, unless there is a reason to give
+    /// up.
+    fn come_to(
+        &self,
+        job: (&str, u32),
+        gives_up: &dyn Fn() -> Option<String>,
+    ) -> Result<JobOfAgents> {
+        let mut client = self.connect()?;
+        let agents = client.join(job, gives_up)?;
         Ok(JobOfAgents {
             client,
             launcher: self.0.launcher,
-            topology: self.0.topology.clone(),
+            topology: part_of(&self.0.topology, &agents)?,
         })
     }
 
@@ -265,6 +276,18 @@ fn heard(said: &[u8]) -> Result<(Secret, Vec<SocketAddr>)> {
     let addresses = decode_addresses(rest).filter(|addresses| !addresses.is_empty());
     let addresses = addresses.filter(|_| *kind == OPEN).ok_or_else(none)?;
     Ok((Secret::from_bytes(*secret), addresses))
+}
+
+/// Of these agents alone, one on a node each, seen from the same one.
+fn part_of(all: &Topology, agents: &[u32]) -> Result<Topology> {
+    let known = agents.iter().all(|&agent| agent < all.size());
+    let own = agents.iter().position(|&agent| agent == all.rank().0);
+    match own.filter(|_| known) {
+        Some(own) => Topology::from_node_sizes(&vec![1; agents.len()], Rank(own as u32)),
+        None => Err(failed(format!(
+            "the first agent has let this one into a job of {agents:?}"
+        ))),
+    }
 }
 
 fn failed(why: String) -> Error {

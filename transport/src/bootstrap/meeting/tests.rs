@@ -38,13 +38,7 @@ impl Joiner {
     }
 
     fn join_by_name(&self, job: &str) -> Result<JobOfAgents> {
-        let mut client = self.connect()?;
-        client.join(job, &|| None)?;
-        Ok(JobOfAgents {
-            client,
-            launcher: Launcher::Local,
-            topology: self.0.topology.clone(),
-        })
+        self.come_to((job, 0), &|| None)
     }
 }
 
@@ -142,19 +136,51 @@ fn who_waits_in_vain_hears_for_whom_and_who_gives_up_leaves_its_place() {
     }
     let (_server, joiners) = meeting(3, watchdog::PERIOD);
     let mut gives_up = joiners[0].connect().unwrap();
-    let gone = gives_up.join("", &|| Some("they have gone".into()));
+    let gone = gives_up.join(("", 0), &|| Some("they have gone".into()));
     assert!(gone.unwrap_err().to_string().contains("they have gone"));
     drop(gives_up);
     let agents = joiners.into_iter().map(|joiner| {
         thread::spawn(move || {
             let mut client = joiner.connect().unwrap();
-            client.join("", &|| None).map_err(|e| e.to_string())
+            client.join(("", 0), &|| None).map_err(|e| e.to_string())
         })
     });
     let agents: Vec<_> = agents.collect();
     for agent in agents {
-        assert_eq!(agent.join().unwrap(), Ok(()));
+        assert_eq!(agent.join().unwrap(), Ok(vec![0, 1, 2]));
     }
+}
+
+#[test]
+fn a_job_on_some_nodes_begins_without_the_others() {
+    let (_server, joiners) = meeting(4, Duration::from_millis(300));
+    let come = |agent: usize, job: &'static str, nodes| {
+        let joiner = joiners[agent].clone();
+        thread::spawn(move || joiner.come_to((job, nodes), &|| None))
+    };
+    let others: Vec<_> = [3, 1].map(|agent| come(agent, "", 2)).into();
+    let alone = come(2, "", 1).join().unwrap().unwrap();
+    assert_eq!(
+        (alone.topology().size(), alone.topology().rank()),
+        (1, Rank(0))
+    );
+    exchange(alone, "alone");
+    let jobs = others.into_iter().map(|other| other.join().unwrap());
+    let jobs: Vec<_> = jobs.collect::<Result<_>>().unwrap();
+    let members = jobs
+        .iter()
+        .map(|job| (job.topology().rank().0, job.topology().nodes()));
+    assert_eq!(members.collect::<Vec<_>>(), [(1, 2), (0, 2)]);
+    let threads: Vec<_> = jobs
+        .into_iter()
+        .map(|job| thread::spawn(move || exchange(job, "two")))
+        .collect();
+    threads.into_iter().for_each(|one| one.join().unwrap());
+    let late = come(0, "late", 3).join().unwrap().unwrap_err();
+    assert!(late.to_string().ends_with(": 2 of 1-3"), "{late}");
+    let many = come(0, "many", 5).join().unwrap().unwrap_err();
+    let why = "a job on 5 nodes, of 4 with agents";
+    assert!(many.to_string().contains(why), "{many}");
 }
 
 #[test]
@@ -260,7 +286,10 @@ fn joins_of_one_name_meet_in_the_order_in_which_each_agent_sent_them() {
     }
     let mut replies = Replies::new();
     let mut join = |gatherings: &mut Gatherings, guest| {
-        let job = Request::Join { job: "job".into() };
+        let job = Request::Join {
+            nodes: 0,
+            job: "job".into(),
+        };
         gatherings.take(guest, job, &mut replies);
         let mut begun: Vec<u64> = replies.drain(..).map(|(guest, _)| guest).collect();
         begun.sort_unstable();
@@ -285,7 +314,7 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     let job = prop_oneof![Just(""), Just("a"), Just("b")];
     let request = prop_oneof![
-        4 => job.prop_map(|job| Request::Join { job: job.into() }),
+        4 => (0..5_u32, job).prop_map(|(nodes, job)| Request::Join { nodes, job: job.into() }),
         2 => Just(Request::Fence),
         1 => Just(Request::Missing),
         1 => Just(Request::Finalize),
