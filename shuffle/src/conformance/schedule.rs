@@ -80,7 +80,7 @@ pub fn sim(seed: u64) -> Fabric {
         seed,
         max_delay: seed % 11,
         refuse_one_in: [0, 3, 7][(seed % 3) as usize],
-        bytes_per_tick: [0, 0, 0, 1000, 0, 200, 0][(seed % 7) as usize],
+        bytes_per_tick: 0,
         kept_bytes: kept_bytes(seed),
         limits,
         rules: Rules::default(),
