@@ -1,8 +1,9 @@
-//! `channel`: messages between two ranks through channels.
+//! `channel`: messages between the first rank and the last one through channels. Others wait, and
+//! relay where they represent their node.
 //!
-//! Each rank has a channel. Latency is half a round trip: one sends into the other's channel, which
+//! Each of the two has a channel. Latency is half a round trip: one sends into the other's channel, which
 //! gets from its own and answers. A get from the other's channel is asked and answered. Rate and
-//! bandwidth are those of a stream of sends into the second rank's channel, which it gets from; all
+//! bandwidth are those of a stream of sends into the last rank's channel, which it gets from; all
 //! sends return when buffered. Each message is checked by its number and its length, and in the
 //! warm-up the first ones byte by byte.
 
@@ -66,7 +67,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     })
 }
 
-/// The two ends of a rank.
+/// The two ends of one of the two ranks.
 struct Ends<S: Seat> {
     /// This rank's channel, and the other's.
     mine: Channel<S>,
@@ -81,8 +82,8 @@ fn cases<S: Seat>(args: &BenchArgs, job: &Job<S>, channels: Channels<S>) -> Resu
 where
     Job<S>: Team,
 {
-    if job.size() != 2 {
-        let why = format!("channel is between two ranks, this job has {}", job.size());
+    if job.size() < 2 {
+        let why = "channel is between two ranks".to_owned();
         return Err(Error::Shape(why));
     }
     let largest = args.sizes(&SIZES).into_iter().max().unwrap_or(8);
@@ -91,14 +92,20 @@ where
         ..LIMITS
     })?;
     let all = job.allgather(&mine.descriptor().to_bytes())?;
-    let theirs = Descriptor::from_bytes(&all[1 - job.rank().0 as usize])?;
-    let theirs = channels.attach(&theirs)?;
-    let mut ends = Ends {
-        mine,
-        theirs,
-        is_first: job.rank().0 == FIRST,
-        message: vec![0; largest],
-        whole: 0,
+    let last = job.size() - 1;
+    let other = match job.rank().0 {
+        FIRST => Some(last),
+        rank => (rank == last).then_some(FIRST),
+    };
+    let mut ends = match other {
+        None => None,
+        Some(other) => Some(Ends {
+            mine,
+            theirs: channels.attach(&Descriptor::from_bytes(&all[other as usize])?)?,
+            is_first: other == last,
+            message: vec![0; largest],
+            whole: 0,
+        }),
     };
     let session = Session::new(args, job);
     for size in args.sizes(&SIZES) {
@@ -111,7 +118,7 @@ where
 fn case<S: Seat>(
     session: &Session<'_, Job<S>>,
     channels: &Channels<S>,
-    ends: &mut Ends<S>,
+    ends: &mut Option<Ends<S>>,
     size: usize,
 ) -> Result<(), Error>
 where
@@ -122,31 +129,39 @@ where
     let laps = LAPS.min(count);
     let (mut latency_us, mut get_us, mut wire_bytes) = (Vec::new(), Vec::new(), 0);
     let reps = session.repeat(|meter| {
-        ends.whole = match meter.round {
-            Round::WarmUp => WHOLE,
-            Round::Timed | Round::Counted => 0,
-        };
+        let mut ends = ends.as_mut();
+        if let Some(ends) = &mut ends {
+            ends.whole = match meter.round {
+                Round::WarmUp => WHOLE,
+                Round::Timed | Round::Counted => 0,
+            };
+        }
         session.job.barrier()?;
-        let latency = ends.round_trips(size, laps)? / 2.0;
+        let round_trip = |ends: &mut &mut Ends<S>| ends.round_trips(size, laps);
+        let latency = ends.as_mut().map_or(Ok(0.0), round_trip)? / 2.0;
         session.job.barrier()?;
-        let get = ends.gets(size, laps.min(LIMITS.messages.into()))?;
+        let gets = |ends: &mut &mut Ends<S>| ends.gets(size, laps.min(LIMITS.messages.into()));
+        let get = ends.as_mut().map_or(Ok(0.0), gets)?;
         if meter.round == Round::Timed {
             latency_us.push(latency);
             get_us.push(get);
         }
         let before = sent_bytes(session, channels)?;
-        let measured = session.measure(meter, || ends.stream(size, count))?;
+        let measured = session.measure(meter, || {
+            ends.as_mut().map_or(Ok(()), |ends| ends.stream(size, count))
+        })?;
         wire_bytes += sent_bytes(session, channels)? - before;
         Ok(measured)
     })?;
     let is_far = session.job.topology().nodes() > 1;
+    let is_first = ends.as_ref().is_some_and(|ends| ends.is_first);
     let case = Case {
         bench: "channel",
         api: "bytes",
         size,
         count,
         messages: count,
-        crossing: u64::from(is_far && ends.is_first) * count * session.rounds(),
+        crossing: u64::from(is_far && is_first) * count * session.rounds(),
         wire_bytes,
     };
     let row = ChannelRow {
@@ -217,7 +232,7 @@ impl<S: Seat> Ends<S> {
         Ok(start.elapsed().as_secs_f64() * 1e6 / laps as f64)
     }
 
-    /// Microseconds of a get from the other's channel: the second rank has filled its own, as far
+    /// Microseconds of a get from the other's channel: the last rank has filled its own, as far
     /// as that goes, and waits until it is empty.
     fn gets(&mut self, size: usize, laps: u64) -> Result<f64, Error> {
         let laps = laps.min((LIMITS.bytes / size as u64).max(1));
@@ -240,7 +255,7 @@ impl<S: Seat> Ends<S> {
         Ok(start.elapsed().as_secs_f64() * 1e6 / laps as f64)
     }
 
-    /// A stream into the second rank's channel, and its last word.
+    /// A stream into the last rank's channel, and its last word.
     fn stream(&mut self, size: usize, count: u64) -> Result<(), Error> {
         if self.is_first {
             for number in 0..count {

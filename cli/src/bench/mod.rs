@@ -69,7 +69,8 @@ pub enum Name {
     /// Histogram with a call per update and a call of a handler, or a pull, per arrival; in Rust and
     /// through the C interface
     Push,
-    /// Two ranks through channels: half a round trip, a get from the other's channel, and a stream
+    /// The first and the last rank through channels: half a round trip, a get from the other's
+    /// channel, and a stream
     Channel,
     /// Jobs of one rank that join at an agent which stays, and leave it, one after the other
     Attach,
@@ -91,7 +92,8 @@ impl Name {
             Self::Ring if nodes != 1 => "ring is between two ranks of one node",
             Self::P2p if nodes != 2 => "p2p is between two ranks of two nodes",
             Self::Attach if (ranks, nodes) != (1, 1) => "attach is of one rank, on one node",
-            Self::Ring | Self::P2p | Self::Channel if ranks != 2 => {
+            Self::Channel if ranks < 2 => "channel is between two ranks",
+            Self::Ring | Self::P2p if ranks != 2 => {
                 let why = format!("{} is between two ranks, this job has {ranks}", text(self));
                 return Err(Error::Shape(why));
             }

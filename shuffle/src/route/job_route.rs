@@ -37,6 +37,13 @@ impl JobRoute {
             let why = format!("{ranks} have no links of their own, as `{name}` asks for");
             return Err(Error::config("route", why));
         }
+        if !topology.has_relays()
+            && let RouteName::ThreeHop(rails) | RouteName::FabricOnly(rails) = name
+            && rails.turn() > 0
+        {
+            let why = format!("the job has no relays, which `{name}` turns");
+            return Err(Error::config("route", why));
+        }
         let name = name.for_job(&topology.processes());
         let name = name.map_err(|why| Error::config("route", why))?;
         Ok(Self::of_known(name, topology.clone()))

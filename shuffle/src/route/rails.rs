@@ -12,19 +12,36 @@ use trihop_transport::topology::Topology;
 /// ranks in turn, and the final rank of a run picks the link: what one rank sends to another keeps
 /// its order. With as many as a node has ranks, each link ends at the final rank itself, and the
 /// last hop is gone.
+///
+/// Where nodes have several relays, `2+1` has each link between the relays that follow those of `2`
+/// on their nodes, the first one following the last. So what goes by `three-hop:+1` goes by other
+/// relays than what goes by `three-hop`, from whichever rank to whichever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Rails(u32);
+pub struct Rails {
+    number: u32,
+    turn: u32,
+}
 
 impl Rails {
     /// How much of the mean the busiest rank may carry where rails are chosen.
     pub const SHARED_OUT: f64 = 1.25;
 
     /// One link between two nodes, between the ranks that nexus would choose.
-    pub const ONE: Self = Self(1);
+    pub const ONE: Self = Self { number: 1, turn: 0 };
 
     /// How many; 0 while they are to be chosen.
     pub fn number(self) -> u32 {
-        self.0
+        self.number
+    }
+
+    /// How many relays further their ends are, on each node.
+    pub fn turn(self) -> u32 {
+        self.turn
+    }
+
+    /// The same, so many relays further.
+    pub fn turned(self, turn: u32) -> Self {
+        Self { turn, ..self }
     }
 
     /// The rails of a job. Where they are to be chosen, they are the fewest with which each rank
@@ -35,12 +52,13 @@ impl Rails {
     /// None; other routes refuse what does not suit the job.
     pub fn for_job(self, topology: &Topology) -> Result<Self, String> {
         let most = topology.smaller_of_most();
-        Ok(Self(match self.0 {
+        let number = match self.number {
             0 => (1..most)
                 .find(|&rails| is_balanced(rails, topology))
                 .unwrap_or(most),
             given => given.min(most),
-        }))
+        };
+        Ok(Self { number, ..self })
     }
 }
 
@@ -57,10 +75,13 @@ fn is_balanced(rails: u32, topology: &Topology) -> bool {
 
 impl fmt::Display for Rails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            rails => rails.fmt(f),
+        if self.number > 0 {
+            self.number.fmt(f)?;
         }
+        if self.turn > 0 {
+            write!(f, "+{}", self.turn)?;
+        }
+        Ok(())
     }
 }
 
@@ -68,10 +89,23 @@ impl FromStr for Rails {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(rails @ 1..) => Ok(Self(rails)),
-            _ => Err(format!("`{text}` is no number of links between two nodes")),
-        }
+        // `parse` takes a sign.
+        let number = |digits: &str| match digits.starts_with('+') {
+            true => None,
+            false => digits.parse().ok().filter(|&number: &u32| number > 0),
+        };
+        let (rails, turn) = text.split_once('+').unwrap_or((text, ""));
+        let is_turned = rails.len() < text.len();
+        let parsed = match (rails, is_turned) {
+            ("", true) => Some(0),
+            (rails, _) => number(rails),
+        };
+        let turn = if is_turned { number(turn) } else { Some(0) };
+        let rails = parsed.zip(turn);
+        let rails = rails.map(|(number, turn)| Self { number, turn });
+        rails.ok_or_else(|| {
+            format!("`{text}` is no number of links between two nodes, `2`, or with relays `2+1`")
+        })
     }
 }
 
@@ -101,10 +135,35 @@ mod tests {
     }
 
     #[test]
+    fn rails_are_a_number_and_a_turn_or_refused() {
+        for (text, number, turn) in [("2", 2, 0), ("2+1", 2, 1), ("+3", 0, 3)] {
+            let rails: Rails = text.parse().unwrap();
+            assert_eq!((rails.number(), rails.turn()), (number, turn), "{text}");
+            assert_eq!(rails.to_string(), text);
+        }
+        assert_eq!(Rails::ONE.turned(2).to_string(), "1+2");
+        for text in [
+            "",
+            "0",
+            "+",
+            "2+",
+            "2+0",
+            "++1",
+            "1++1",
+            "-1",
+            "1 ",
+            "4294967296",
+        ] {
+            assert!(text.parse::<Rails>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn rails_are_no_more_than_any_two_nodes_can_have() {
         let most = |sizes: &[u32]| {
             let topology = Topology::from_node_sizes(sizes, Rank(0)).unwrap();
-            Rails(1000).for_job(&topology).unwrap().number()
+            let rails: Rails = "1000".parse().unwrap();
+            rails.for_job(&topology).unwrap().number()
         };
         assert_eq!(most(&[1, 64]), 1);
         assert_eq!(most(&[1, 2, 64]), 2);

@@ -6,6 +6,9 @@
 //! process picks one, so what a rank sends to another keeps its order; where there are as many
 //! rails as processes, that is the rail to the target's own relay. Relays have edges to all ranks
 //! of their node, none to each other inside of it, and nothing of their own to send.
+//!
+//! Where [rails are turned](Rails::turn), a relay speaks for the process so many before its own on
+//! its node instead, and all else is the same.
 
 use super::three_hop::{ORIGIN, RELAY, REMOTE, ThreeHop};
 use super::{EndpointId, Next, Rails, Reach, Route, Stage, other_local};
@@ -15,16 +18,29 @@ use trihop_transport::topology::{Rank, Topology};
 #[derive(Debug, Clone)]
 pub struct Relayed {
     topology: Topology,
-    /// The links, as the processes would have them.
+    /// The links, as the processes would have them, seen from the one that is spoken for here.
     rails: ThreeHop,
+    /// Which one that is.
+    process: u32,
+    processes: Topology,
+    turn: u32,
 }
 
 impl Relayed {
     /// The route as seen by this endpoint of `topology`, which has relays.
     pub fn new(topology: Topology, rails: Rails) -> Self {
+        let (turn, processes) = (rails.turn(), topology.processes());
+        let process = match topology.is_relay() {
+            true => spoken_for(&processes, topology.process(), turn),
+            false => topology.process(),
+        };
+        let seen = processes.seen_by(EndpointId(process));
         Self {
-            rails: ThreeHop::new(topology.processes(), rails),
+            rails: ThreeHop::new(seen.expect("a process of the job"), rails),
             topology,
+            process,
+            processes,
+            turn,
         }
     }
 
@@ -52,6 +68,18 @@ impl Relayed {
         self.topology.endpoint_at(number)
     }
 
+    /// The relay that speaks for a process.
+    #[inline]
+    fn relay_for(&self, process: u32) -> EndpointId {
+        match self.turn {
+            0 => self.topology.relay_of(process),
+            turn => {
+                let process = further(&self.processes, process, turn);
+                self.topology.relay_of(process)
+            }
+        }
+    }
+
     /// The process of a rank, as a rank of the job of processes.
     fn process(&self, rank: Rank) -> Rank {
         Rank(self.topology.process_of_rank(rank))
@@ -62,9 +90,9 @@ impl Relayed {
     fn speaker(&self, target: Rank) -> EndpointId {
         let process = match self.rails.next(Stage::SOURCE, self.process(target)) {
             Some(Next::To(speaker, ORIGIN)) => speaker.0,
-            _ => self.process(self.topology.rank()).0,
+            _ => self.process,
         };
-        self.topology.relay_of(process)
+        self.relay_for(process)
     }
 
     /// The processes of this node that pick the same rail from another node's as this one, which
@@ -72,7 +100,7 @@ impl Relayed {
     fn sharers(&self, source: Rank) -> impl Iterator<Item = u32> + '_ {
         let others = 0..self.rails.copies(REMOTE, source);
         let others = others.map(move |number| self.rails.copy(REMOTE, source, number).0.0);
-        std::iter::once(self.topology.process()).chain(others)
+        std::iter::once(self.process).chain(others)
     }
 
     fn is_relay(&self, end: EndpointId) -> bool {
@@ -96,7 +124,7 @@ impl Route for Relayed {
             Stage::SOURCE => Some(Next::To(self.speaker(target), ORIGIN)),
             ORIGIN if here.is_relay() && !is_near => {
                 match self.rails.next(ORIGIN, self.process(target))? {
-                    Next::To(listener, stage) => Some(Next::To(here.relay_of(listener.0), stage)),
+                    Next::To(listener, stage) => Some(Next::To(self.relay_for(listener.0), stage)),
                     Next::Deliver => None,
                 }
             }
@@ -121,7 +149,7 @@ impl Route for Relayed {
         match (stage, reach) {
             (_, Reach::Beyond) => {
                 let process = self.rails.edge(stage, reach, number);
-                self.topology.relay_of(process.0)
+                self.relay_for(process.0)
             }
             _ if self.topology.is_relay() => self.rank(number),
             (ORIGIN, Reach::Node) => match number.checked_sub(others) {
@@ -141,8 +169,8 @@ impl Route for Relayed {
                 is_near && self.is_needed()
             }
             (REMOTE, true, true) => {
-                let process = EndpointId(here.process_of(peer));
-                !is_near && self.rails.has_edge(REMOTE, process)
+                let process = spoken_for(&self.processes, here.process_of(peer), self.turn);
+                !is_near && self.rails.has_edge(REMOTE, EndpointId(process))
             }
             _ => false,
         }
@@ -182,7 +210,7 @@ impl Route for Relayed {
             },
             ORIGIN => {
                 let (listener, stage) = self.rails.copy(ORIGIN, source, number);
-                (here.relay_of(listener.0), stage)
+                (self.relay_for(listener.0), stage)
             }
             _ => {
                 let mut left = number;
@@ -210,4 +238,20 @@ impl Route for Relayed {
             _ => false,
         }
     }
+}
+
+/// The process so many further on its node, of the `processes` of a job; the first one follows the
+/// last.
+fn further(processes: &Topology, process: u32, turn: u32) -> u32 {
+    let node = processes.node_of(Rank(process));
+    let size = processes.local_size_of(node);
+    let local = processes.local_rank_of(Rank(process)) + turn % size;
+    processes.rank_at(node, local % size).0
+}
+
+/// The process that the relay of this one speaks for.
+fn spoken_for(processes: &Topology, process: u32, turn: u32) -> u32 {
+    let node = processes.node_of(Rank(process));
+    let size = processes.local_size_of(node);
+    further(processes, process, size - turn % size)
 }

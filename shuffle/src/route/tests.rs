@@ -51,7 +51,11 @@ impl Shape {
     fn routes(&self) -> Vec<RouteName> {
         let is_one =
             |name: &RouteName| self.ranks == 0 || !matches!(name, RouteName::FabricOnly(_));
-        RouteName::several().into_iter().filter(is_one).collect()
+        let turned = ["three-hop:+1", "three-hop:1+1", "three-hop:2+3"];
+        let turned = turned.map(|name| name.parse().unwrap());
+        let turned = turned.into_iter().filter(|_| self.ranks > 0);
+        let all = RouteName::several().into_iter().filter(is_one);
+        all.chain(turned).collect()
     }
 
     /// Follows all copies of a broadcast; returns how often each endpoint got it, and how many
@@ -316,6 +320,34 @@ fn the_rail_to_a_mini_rank_ends_at_its_own_relay_where_there_are_as_many_as_proc
         near,
         [(EndpointId(0), Stage::FIRST)],
         "no relay inside a node"
+    );
+}
+
+#[test]
+fn turned_rails_lead_over_the_relays_that_follow() {
+    let by = |shape: &Shape, name: &str, (source, target)| {
+        let way = shape.way(name.parse().unwrap(), source, target);
+        way.iter().map(|(end, _)| end.0).collect::<Vec<_>>()
+    };
+    // Three processes of two ranks on each of two nodes; the relays are 12 to 17.
+    let equal = Shape::new(&[3, 3], 2);
+    assert_eq!(by(&equal, "three-hop", (2, 8)), [13, 16, 8]);
+    assert_eq!(by(&equal, "three-hop:+1", (2, 8)), [14, 17, 8]);
+    assert_eq!(by(&equal, "three-hop:+2", (2, 8)), [12, 15, 8]);
+    assert_eq!(by(&equal, "three-hop:+3", (2, 8)), [13, 16, 8]);
+    // Of nodes with different numbers, each turns as far as it can. The relays are 8 to 11.
+    let unequal = Shape::new(&[1, 3], 2);
+    assert_eq!(by(&unequal, "three-hop", (0, 2)), [8, 9, 2]);
+    assert_eq!(by(&unequal, "three-hop:+1", (0, 2)), [8, 10, 2]);
+    assert_eq!(by(&unequal, "three-hop:+1", (2, 0)), [10, 8, 0]);
+    let alone = JobRoute::new(
+        "three-hop:+1".parse().unwrap(),
+        &Shape::new(&[2, 2], 0).seen_by(EndpointId(0)),
+    );
+    let why = alone.unwrap_err().to_string();
+    assert!(
+        why.contains("no relays, which `three-hop:+1` turns"),
+        "{why}"
     );
 }
 

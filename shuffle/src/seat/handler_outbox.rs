@@ -4,9 +4,10 @@ use trihop_transport::topology::Rank;
 
 use super::Seating;
 use super::calls::Handle;
+use crate::endpoint::StreamId;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What a handler sends with on its own stream: its sends never wait.
 pub(crate) trait HandlerOutbox {
@@ -25,15 +26,16 @@ pub(crate) trait HandlerOutbox {
     /// See [`Seating::notify_moved`].
     fn notify_moved(&self) {}
 
+    /// As [`HandlerOutbox::send_by`], on this stream of the job, or on its own.
+    fn send_on(
+        &mut self,
+        stream: Option<StreamId>,
+        send: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()>;
+
     /// Sends a record, or spills it.
     fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         self.send_by(|out| out.send_or_spill(target, kind, bytes))
-    }
-
-    /// As [`HandlerOutbox::send`], with the memory of the record, which is taken where that saves a
-    /// copy.
-    fn send_given(&mut self, target: Rank, kind: u32, record: &mut Vec<u8>) -> Result<()> {
-        self.send_by(|out| out.send_or_spill_given(target, kind, record))
     }
 }
 
@@ -49,6 +51,20 @@ impl HandlerOutbox for Outbox<'_> {
 
     fn send_by(&mut self, send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         self.with(send)
+    }
+
+    fn send_on(
+        &mut self,
+        stream: Option<StreamId>,
+        send: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        let Some(stream) = stream else {
+            return self.with(send);
+        };
+        let mut other = self
+            .for_stream(stream)
+            .ok_or(Error::Closed(String::new()))?;
+        other.with(send)
     }
 
     fn done(&mut self, contributors: u64) -> Result<()> {
@@ -68,6 +84,21 @@ impl<S: Seating> HandlerOutbox for &Handle<S> {
 
     fn send_by(&mut self, send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         self.spill(send)
+    }
+
+    fn send_on(
+        &mut self,
+        stream: Option<StreamId>,
+        send: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        match stream.filter(|&stream| stream != self.id) {
+            None => self.spill(send),
+            Some(id) => Handle {
+                id,
+                ..Handle::clone(self)
+            }
+            .spill(send),
+        }
     }
 
     fn done(&mut self, contributors: u64) -> Result<()> {

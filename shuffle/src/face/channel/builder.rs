@@ -2,8 +2,9 @@
 
 use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
-use trihop_transport::topology::Rank;
+use trihop_transport::topology::{Rank, Topology};
 
+use super::parts::{Carriers, PART_RECORD_BYTES};
 use super::wire::{OPENING_BYTES, Payload};
 use super::{Channels, Kept, Office};
 use crate::config::{StreamOptions, getmsg_bytes_from_env};
@@ -11,6 +12,7 @@ use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
 use crate::face::shuffle::{ShuffleBuilder, each_message};
+use crate::route::RouteName;
 use crate::seat::{self, Inline, Seat};
 use crate::terminate::reduce::Reduce;
 
@@ -64,7 +66,7 @@ impl<S: Seat> ChannelsBuilder<S> {
 
     pub(crate) fn open_by(
         self,
-        handler: impl FnOnce(Arc<Office>) -> S::Handler,
+        handler: impl Fn(Arc<Office>) -> S::Handler,
     ) -> Result<Channels<S>> {
         let Self {
             seat,
@@ -73,9 +75,10 @@ impl<S: Seat> ChannelsBuilder<S> {
             getmsg_bytes,
             kept,
         } = self;
-        let (rank, usual) = seat.with("opening channels", |job| {
-            Ok((job.engine.topology.rank(), job.options.stream.clone()))
+        let (topology, usual) = seat.with("opening channels", |job| {
+            Ok((job.engine.topology.clone(), job.options.stream.clone()))
         })?;
+        let rank = topology.rank();
         let options = options.unwrap_or(StreamOptions {
             own_thread: true,
             ..usual
@@ -89,12 +92,24 @@ impl<S: Seat> ChannelsBuilder<S> {
             Some(bytes) => Some(bytes),
             None => getmsg_bytes_from_env()?,
         };
-        let office = Office::new(rank, getmsg_bytes);
-        let handle = ShuffleBuilder::new(&seat, &name)
-            .options(options)
-            .handle_by(handler(Arc::clone(&office)))
-            .open()?
-            .handle;
+        let office = Office::new(rank, getmsg_bytes, message_bytes);
+        let open = |name: &str, options| -> Result<_> {
+            let builder = ShuffleBuilder::new(&seat, name).options(options);
+            let opened = builder.handle_by(handler(Arc::clone(&office))).open()?;
+            Ok(opened.handle)
+        };
+        let others = by_other_relays(&topology, &options);
+        let handle = open(&name, options)?;
+        let others: Arc<[_]> = others
+            .enumerate()
+            .map(|(number, options)| open(&format!("{name} {}", number + 1), options))
+            .collect::<Result<_>>()?;
+        if !others.is_empty() {
+            let streams = [&handle].into_iter().chain(&*others);
+            let streams = streams.map(|handle| handle.id).collect();
+            // Before others can send any.
+            office.cut_by(Carriers::new(streams, topology));
+        }
         let new = match rank.0 {
             0 => Secret::random()?.derive("channels"),
             _ => 0,
@@ -127,11 +142,36 @@ impl<S: Seat> ChannelsBuilder<S> {
         }
         Ok(Channels {
             handle,
+            others,
             office,
             job,
             message_bytes,
         })
     }
+}
+
+/// Options of the streams by which parts of long messages go over other relays than those of a
+/// stream with these: none where there are no others.
+fn by_other_relays(
+    topology: &Topology,
+    options: &StreamOptions,
+) -> impl Iterator<Item = StreamOptions> + use<> {
+    let max_message_bytes = options.max_message_bytes.min(PART_RECORD_BYTES);
+    let options = StreamOptions {
+        max_message_bytes,
+        ..options.clone()
+    };
+    let count = match options.route {
+        RouteName::ThreeHop(rails) if rails.turn() == 0 => Carriers::count(topology),
+        _ => 1,
+    };
+    (1..count).map(move |turn| StreamOptions {
+        route: match options.route {
+            RouteName::ThreeHop(rails) => RouteName::ThreeHop(rails.turned(turn)),
+            route => route,
+        },
+        ..options.clone()
+    })
 }
 
 /// What a rank says of the opening; the largest words of all ranks say what comes of it.

@@ -12,6 +12,7 @@ mod event;
 mod kept;
 mod office;
 mod owner;
+mod parts;
 mod poll;
 mod port;
 mod received;
@@ -79,6 +80,8 @@ use wire::{Payload, Request};
 #[derive(Clone)]
 pub struct Channels<S: Seat> {
     handle: Handle<S>,
+    /// Streams by which parts of long messages go over other relays.
+    others: Arc<[Handle<S>]>,
     office: Arc<Office>,
     /// What the channels of this opening have in common.
     job: u64,
@@ -223,17 +226,22 @@ impl<S: Seat> Channels<S> {
         Ok(moved)
     }
 
-    /// Counters of this rank, of the stream beneath: see [`Shuffle::stats`](crate::Shuffle::stats).
+    /// Counters of this rank, of the stream of requests and answers: see
+    /// [`Shuffle::stats`](crate::Shuffle::stats).
     pub fn stats(&self) -> Option<Stats> {
         self.handle.stats()
     }
 
-    /// See [`Shuffle::relays_wire_bytes`](crate::Shuffle::relays_wire_bytes).
+    /// See [`Shuffle::relays_wire_bytes`](crate::Shuffle::relays_wire_bytes); of all streams by
+    /// which messages go.
     ///
     /// # Errors
     /// As that.
     pub fn relays_wire_bytes(&self) -> Result<u64> {
-        self.handle.relays_wire_bytes()
+        let others = self.others.iter().map(Handle::relays_wire_bytes);
+        std::iter::once(self.handle.relays_wire_bytes())
+            .chain(others)
+            .sum()
     }
 
     /// Ends this rank's part and keeps its channels with the messages in them, for
@@ -285,10 +293,14 @@ impl<S: Seat> Channels<S> {
         left
     }
 
-    /// Ends the stream, once all ranks do.
+    /// Ends the streams, once all ranks do: those of parts first, since what they bring is answered.
     fn end(&self) -> Result<()> {
-        let handle = self.handle.clone();
-        Shuffle { handle }.shutdown()
+        let streams = self.others.iter().chain([&self.handle]).cloned();
+        // Where one fails the job has, and each says so.
+        let ended: Vec<_> = streams
+            .map(|handle| Shuffle { handle }.shutdown())
+            .collect();
+        ended.into_iter().collect()
     }
 
     /// Ends this rank's part: its channels are closed and their messages dropped, which the log
@@ -380,9 +392,10 @@ impl<S: Seat> Channels<S> {
     /// Tells others what the owner has for them. Nothing is waited for, and no progress made: the
     /// owner is in use.
     fn tell(&self, owner: &mut Owner) -> News {
-        (self.office).tell(owner, |rank, kind, record| {
-            self.handle.with_out("an answer of a channel", |out| {
-                out.send_or_spill_given(rank, kind, record)
+        (self.office).tell(owner, |stream, rank, kind, record| {
+            let id = stream.unwrap_or(self.handle.id);
+            self.handle.seat.with("an answer of a channel", |job| {
+                job.engine.out(id)?.send_or_spill_given(rank, kind, record)
             })
         })
     }

@@ -1,23 +1,27 @@
 //! What the channels of a job are on one rank: its own, and its ports to others'; and what takes
 //! the records of their stream.
 //!
-//! Two locks: who has the owner's may take the client's, and the engine; who has the client's, or
-//! the engine, takes no other. So a wait, which has the engine, looks at the client alone.
+//! Three locks: who has that of messages in parts may take the owner's, who has that may take the
+//! client's, and the engine; who has the client's, or the engine, takes no other. So a wait, which
+//! has the engine, looks at the client alone.
 
 use std::task::Waker;
 use std::time::Instant;
 
-use trihop_transport::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trihop_transport::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use trihop_transport::topology::Rank;
 
 use super::client::{Client, Effects};
 use super::owner::Owner;
-use super::wire::{AnswerHead, Payload, Request, kinds};
+use super::parts::{Carriers, Parts};
+use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::Message;
+use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
+use crate::queue::long_buffers;
 use crate::seat::HandlerOutbox;
 
 /// The channels of a job on one rank.
@@ -25,6 +29,9 @@ pub(crate) struct Office {
     rank: u32,
     owner: Mutex<Owner>,
     client: Mutex<Client>,
+    /// Where messages are cut: what has come in parts, and what parts go by.
+    parts: Mutex<Parts>,
+    carriers: OnceLock<Carriers>,
     epoch: Instant,
 }
 
@@ -49,12 +56,15 @@ impl News {
 }
 
 impl Office {
-    /// With the bound of what its owner has handed out and has not arrived, in bytes.
-    pub fn new(rank: Rank, getmsg_bytes: Option<u64>) -> Arc<Self> {
+    /// With the bound of what its owner has handed out and has not arrived, and of a message, in
+    /// bytes.
+    pub fn new(rank: Rank, getmsg_bytes: Option<u64>, message_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             rank: rank.0,
             owner: Mutex::new(Owner::new(getmsg_bytes)),
             client: Mutex::default(),
+            parts: Mutex::new(Parts::new(message_bytes)),
+            carriers: OnceLock::new(),
             epoch: Instant::now(),
         })
     }
@@ -65,6 +75,50 @@ impl Office {
 
     pub(super) fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has long messages cut. Before any can have come.
+    pub(super) fn cut_by(&self, carriers: Carriers) {
+        let known = self.carriers.set(carriers);
+        debug_assert!(known.is_ok(), "an opening is one");
+    }
+
+    /// What parts of messages go by, where any are cut.
+    pub(super) fn carriers(&self) -> Option<&Carriers> {
+        self.carriers.get()
+    }
+
+    /// Sends an answer or a request, whose last `head` bytes say what it is, in parts where that is
+    /// long: by the stream that `send` is given, or the caller's own one.
+    fn put(
+        &self,
+        target: Rank,
+        kind: u32,
+        record: &mut Vec<u8>,
+        head: usize,
+        mut send: impl FnMut(Option<StreamId>, Rank, u32, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(carriers) = self.carriers() else {
+            return send(None, target, kind, record);
+        };
+        let bytes = record.len() - head;
+        if !carriers.cut(target, bytes) {
+            return send(Some(carriers.main()), target, kind, record);
+        }
+        let (message, head) = record.split_at(bytes);
+        let tail = carriers.begin(bytes);
+        for (number, part) in tail.parts(message).enumerate() {
+            let mut record = part.record()?;
+            let stream = carriers.stream(tail.message as usize + number);
+            let sent = send(Some(stream), target, kinds::PART, &mut record);
+            long_buffers::keep(record);
+            sent?;
+        }
+        with_scratch(|record| {
+            record.extend_from_slice(head);
+            tail.write(record);
+            send(Some(carriers.main()), target, kind | kinds::CUT, record)
+        })
     }
 
     /// Time, for deadlines.
@@ -82,11 +136,11 @@ impl Office {
     }
 
     /// Tells askers what the owner has for them, others by `send`, which does not wait, and may
-    /// take the memory of the record.
+    /// take the memory of the record: by the stream that it is given, or the caller's own one.
     pub(super) fn tell(
         &self,
         owner: &mut Owner,
-        mut send: impl FnMut(Rank, u32, &mut Vec<u8>) -> Result<()>,
+        mut send: impl FnMut(Option<StreamId>, Rank, u32, &mut Vec<u8>) -> Result<()>,
     ) -> News {
         let mut news = News::default();
         while let Some(answer) = owner.take_answer() {
@@ -108,7 +162,8 @@ impl Office {
             }
             let mut send = |record: &mut Vec<u8>| {
                 answer.head.write(record);
-                send(Rank(answer.to), kinds::ANSWER, record)
+                let to = Rank(answer.to);
+                self.put(to, kinds::ANSWER, record, HEAD_BYTES, &mut send)
             };
             let sent = match answer.bytes {
                 None => with_scratch(send),
@@ -167,7 +222,7 @@ impl Office {
         self.take(message.source, message.kind, record, outbox)
     }
 
-    /// Takes a record of the stream.
+    /// Takes a record of a stream of the channels.
     pub(super) fn take(
         &self,
         source: Rank,
@@ -175,6 +230,30 @@ impl Office {
         record: Payload<'_>,
         outbox: &mut impl HandlerOutbox,
     ) -> Result<(), BadRun> {
+        if self.carriers().is_none() {
+            return self.handle(source, kind, record, outbox);
+        }
+        // Kept until what does not have to wait any more is handled: two streams may have come to
+        // the end of one message each.
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((kind, record)) = parts.take(source, kind, record)? {
+            return self.handle(source, kind, record, outbox);
+        }
+        while let Some((kind, record)) = parts.next(source)? {
+            self.handle(source, kind, Payload::Owned(record), outbox)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a request or an answer.
+    fn handle(
+        &self,
+        source: Rank,
+        kind: u32,
+        record: Payload<'_>,
+        outbox: &mut impl HandlerOutbox,
+    ) -> Result<(), BadRun> {
+        let main = self.carriers().map(Carriers::main);
         let bad = |why| no_value(source, why);
         if kind == kinds::ANSWER {
             let parsed = AnswerHead::parse(record.as_slice());
@@ -183,7 +262,7 @@ impl Office {
             let effects = self.client().answer(source.0, head, record.first(bytes));
             let waker = self.follow(head.port, effects.map_err(bad)?, |request, bytes| {
                 let sent = with_request(request, &bytes, |kind, record| {
-                    outbox.send(source, kind, record)
+                    outbox.send_on(main, |out| out.send_or_spill(source, kind, record))
                 });
                 self.note_failure(sent);
             });
@@ -196,8 +275,8 @@ impl Office {
         let bytes = bytes.len();
         let mut owner = self.owner();
         let taken = owner.take(source.0, request, record.first(bytes), || self.now_ns());
-        let news = self.tell(&mut owner, |rank, kind, record| {
-            outbox.send_given(rank, kind, record)
+        let news = self.tell(&mut owner, |stream, rank, kind, record| {
+            outbox.send_on(stream, |out| out.send_or_spill_given(rank, kind, record))
         });
         drop(owner);
         if news.is_any {

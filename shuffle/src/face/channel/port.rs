@@ -5,21 +5,24 @@ use trihop_transport::sync::{Arc, OnceLock};
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
+use super::parts::Carriers;
 use super::poll::{ChannelKind, Poll};
 use super::received::Received;
 use super::terms::{ChannelLimits, Return, Take, Timeout};
 use super::wait::{Limit, outcome};
-use super::wire::{HEAD_BYTES, Request};
+use super::wire::{HEAD_BYTES, Request, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::job::Awaited;
+use crate::queue::long_buffers;
 use crate::seat::Seat;
 
 pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
+const ROOM: &str = "room to send";
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
 /// the same port; [`Channels::attach`] gives further ones.
@@ -138,12 +141,14 @@ impl<S: Seat> Port<S> {
                         return Ok(id);
                     }
                     let target = self.descriptor.owner();
-                    let sent = match !tries && handle.sends_lent(bytes.len()) {
-                        true => with_scratch(|tail| {
+                    let carriers = office.carriers();
+                    let sent = match carriers.filter(|by| by.cut(target, bytes.len())) {
+                        Some(carriers) => self.send_cut(carriers, request, bytes, tries),
+                        None if !tries && handle.sends_lent(bytes.len()) => with_scratch(|tail| {
                             let kind = request.write(tail);
                             handle.send_lent(target, kind, Record { bytes, tail })
                         }),
-                        false => with_request(request, bytes, |kind, record| match tries {
+                        None => with_request(request, bytes, |kind, record| match tries {
                             true => handle.try_send(|out| out.try_send(target, kind, record)),
                             false => handle.send(
                                 |out| out.try_send(target, kind, record),
@@ -174,6 +179,73 @@ impl<S: Seat> Port<S> {
             })?;
             changed.ok_or(Error::TimedOut(SEND))?;
         }
+    }
+
+    /// Sends a message in parts, each by a relay that has room for it, and waits for that unless it
+    /// is `tried` only, or this is a handler.
+    fn send_cut(
+        &self,
+        carriers: &Carriers,
+        request: Request,
+        bytes: &[u8],
+        tries: bool,
+    ) -> Result<()> {
+        let (channels, target) = (&self.channels, self.descriptor.owner());
+        let handle = &channels.handle;
+        let tail = carriers.begin(bytes.len());
+        let head = || {
+            with_scratch(|record| {
+                let kind = request.write(record) | kinds::CUT;
+                tail.write(record);
+                match tries {
+                    true => handle.try_send(|out| out.try_send(target, kind, record)),
+                    false => handle.send(
+                        |out| out.try_send(target, kind, record),
+                        |out| out.send_or_spill(target, kind, record),
+                    ),
+                }
+            })
+        };
+        let waits = !tries && !handle.seat.is_in_handler() && handle.seat.may_wait(SEND).is_ok();
+        // Where nothing is waited for, this alone may be refused.
+        if !waits {
+            head()?;
+        }
+        let mut has_begun = !waits;
+        let sent = tail
+            .parts(bytes)
+            .enumerate()
+            .try_for_each(|(number, part)| {
+                let mut record = part.record()?;
+                let first = tail.message as usize + number;
+                let streams = (first..first + carriers.len()).map(|at| carriers.stream(at));
+                let sent = match waits {
+                    true => handle.seat.wait(ROOM, |job| {
+                        let taken = |stream| {
+                            let out = job.engine.out(stream)?;
+                            out.try_send(target, kinds::PART, &record)
+                        };
+                        let mut each = streams.clone().map(taken);
+                        match each.find(|sent| *sent != Err(Error::WouldBlock)) {
+                            Some(sent) => sent.map(Some),
+                            None => Ok(None),
+                        }
+                    }),
+                    false => handle.seat.with(SEND, |job| {
+                        let out = job.engine.out(carriers.stream(first))?;
+                        out.send_or_spill_given(target, kinds::PART, &mut record)
+                    }),
+                };
+                has_begun |= sent.is_ok();
+                long_buffers::keep(record);
+                sent
+            });
+        let sent = sent.and_then(|()| if waits { head() } else { Ok(()) });
+        // Its owner would wait for the rest for ever, and for all that comes behind.
+        sent.or_else(|error| match has_begun {
+            true => handle.seat.with(SEND, |job| Err(job.fail(error))),
+            false => Err(error),
+        })
     }
 
     /// What has found no room may find some later: on the inline seat only calls make it.

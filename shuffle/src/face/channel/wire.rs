@@ -19,6 +19,10 @@ pub(super) mod kinds {
     pub const GIVE_BACK: u32 = 8;
     pub const ANSWER: u32 = 9;
     pub const ARRIVED: u32 = 10;
+    /// A part of a message: see [`super::super::parts`].
+    pub const PART: u32 = 11;
+    /// With one of the others: its message comes in parts.
+    pub const CUT: u32 = 1 << 8;
 }
 
 /// The value of an answer with a message.
