@@ -250,3 +250,42 @@ fn each_agent_of_a_node_opens_an_adapter_of_its_own() {
         assert!(has_taken, "{prefix}: {}", ended.stderr);
     }
 }
+
+/// Long messages of one rank go over the adapters of all agents of its node, and over all of those
+/// of its target's.
+#[test]
+fn long_messages_of_a_channel_use_the_adapters_of_all_agents() {
+    const SENT: u64 = 8 << 20;
+    let bench = format!("{TRIHOP} bench channel --size 4194304 --count 2 --reps 3");
+    let mut job = Launched::command(words(
+        "--seat agent --netns --nics 2 -n 4 --nodes 2 -- sh -c",
+    ));
+    job.arg(format!("{bench} && sed s/^/adapter/ /proc/net/dev"));
+    let ended = Launched::start(job).wait();
+    if ended.status == 1 && ended.stderr.contains("--netns") {
+        return eprintln!("skipped: {}", ended.stderr);
+    }
+    let ended = ended.succeeded();
+    // Bytes that came and that went, of each adapter of the first rank's node and the last one's.
+    for (rank, adapter) in [(0, 0), (0, 1), (3, 0), (3, 1)] {
+        let begin = format!("[{rank}] adapter");
+        let lines = ended
+            .stdout
+            .lines()
+            .filter_map(|line| line.strip_prefix(&begin));
+        let name = format!("trihop{adapter}:");
+        let mut counters = lines.filter_map(|line| line.trim_start().strip_prefix(&name));
+        let counters = counters
+            .next()
+            .unwrap_or_else(|| panic!("{name} {}", ended.stdout));
+        let counters: Vec<u64> = counters
+            .split_whitespace()
+            .map(|n| n.parse().unwrap())
+            .collect();
+        let (came, went) = (counters[0], counters[8]);
+        assert!(
+            came > SENT / 4 && went > SENT / 4,
+            "{rank} {name} {came} {went}"
+        );
+    }
+}

@@ -7,9 +7,11 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use trihop_shuffle::channel::{Descriptor, Return, Timeout};
 use trihop_shuffle::minirank::{MiniRank, run_with};
 use trihop_shuffle::{
-    BroadcastTo, Conveyor, DumpOutput, Error, Options, Rank, Reduce, Result, State, StreamOptions,
+    BroadcastTo, ChannelLimits, Channels, Conveyor, DumpOutput, Error, Options, Rank, Reduce,
+    Result, State, StreamOptions,
 };
 use trihop_transport::bootstrap::{Bootstrap, Custom};
 
@@ -387,6 +389,132 @@ fn any_route_without_links_of_ranks_leads_from_relay_to_relay() {
         for text in well(nodes, ranks, over_routes) {
             assert!(text.contains("no links of their own"), "{text}");
         }
+    }
+}
+
+/// Messages of a rank to another one, whose every byte says which it is.
+const MESSAGES: [usize; 9] = [
+    100,
+    1 << 20,
+    (3 << 20) + 5,
+    7,
+    (1 << 20) - 1,
+    2 << 20,
+    (1 << 20) + (256 << 10),
+    0,
+    3000,
+];
+
+fn message(number: usize, source: u32) -> Vec<u8> {
+    let byte = |at: usize| (at * 31 + at / 256 + number * 7 + source as usize) as u8;
+    (0..MESSAGES[number % MESSAGES.len()]).map(byte).collect()
+}
+
+/// What `call` gives once it does not have to wait.
+fn retried<T>(channels: &Channels, call: impl Fn() -> Result<T>) -> Result<T> {
+    loop {
+        match call() {
+            Err(Error::WouldBlock) => drop(channels.progress()?),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Each rank sends to a channel of the rank on the next node, in every way, and gets from its own,
+/// and from that of the rank that it sends to.
+fn long_messages(mini: MiniRank) -> Result<()> {
+    const EACH: usize = 2 * MESSAGES.len();
+    let (me, size) = (mini.rank().0, mini.size());
+    let job = mini.start()?;
+    let channels = job.channels("long").open()?;
+    let limits = ChannelLimits {
+        bytes: 64 << 20,
+        messages: 2 * EACH as u32,
+        window_bytes: 16 << 20,
+        ..ChannelLimits::default()
+    };
+    let mine = [channels.create(limits)?, channels.create(limits)?];
+    let named = mine.each_ref().map(|mine| mine.descriptor().to_bytes());
+    let all = job.allgather(named.as_flattened())?;
+    let other = (me + size / 2) % size;
+    let theirs = all[other as usize].chunks(Descriptor::BYTES);
+    let theirs: Vec<_> = theirs
+        .map(|bytes| channels.attach(&Descriptor::from_bytes(bytes)?))
+        .collect::<Result<_>>()?;
+    let mut answers = Vec::new();
+    for number in 0..EACH {
+        let (bytes, kind) = (message(number, me), number as u32);
+        match number % 4 {
+            0 => theirs[0].send(kind, &bytes, Return::WhenBuffered, Timeout::Never)?,
+            1 => answers.push(retried(&channels, || {
+                theirs[0].start_send(kind, &bytes, Return::WhenDeposited, Timeout::Never)
+            })?),
+            2 => theirs[0].send(kind, &bytes, Return::WhenDeposited, Timeout::Never)?,
+            _ => retried(&channels, || {
+                theirs[0].send(kind, &bytes, Return::Immediately, Timeout::Never)
+            })?,
+        }
+        mine[1].send(kind, &bytes, Return::WhenDeposited, Timeout::Never)?;
+    }
+    answers.into_iter().try_for_each(|answer| answer.wait())?;
+    for number in 0..EACH {
+        for (channel, source) in [(&mine[0], other), (&theirs[1], other)] {
+            let got = channel.get(Timeout::Never)?;
+            assert_eq!((got.kind, got.source), (number as u32, Rank(source)));
+            assert!(got.bytes == message(number, source), "{number} of {source}");
+        }
+    }
+    // What is left in a channel goes with its owner.
+    job.barrier()?;
+    drop((mine, theirs));
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+/// Rank 0 sends long messages to the last rank. What each relay has sent of that, at its ranks.
+fn one_sends(mini: MiniRank) -> Result<u64> {
+    const SENT: usize = 8;
+    let (me, last) = (mini.rank().0, mini.size() - 1);
+    let job = mini.start()?;
+    let channels = job.channels("long").open()?;
+    let mine = channels.create(ChannelLimits {
+        bytes: 16 << 20,
+        ..ChannelLimits::default()
+    })?;
+    let named = job.broadcast(Rank(last), &mine.descriptor().to_bytes())?;
+    let theirs = channels.attach(&Descriptor::from_bytes(&named)?)?;
+    for _ in 0..SENT {
+        match me {
+            0 => theirs.send(0, &[7; 4 << 20], Return::WhenReceived, Timeout::Never)?,
+            me if me == last => drop(mine.get(Timeout::Never)?),
+            _ => {}
+        }
+    }
+    job.barrier()?;
+    let sent = channels.relays_wire_bytes()?;
+    drop((mine, theirs));
+    channels.shutdown()?;
+    job.shutdown()?;
+    Ok(sent)
+}
+
+#[test]
+fn long_messages_of_channels_come_whole_and_in_order_over_several_relays() {
+    for (nodes, ranks) in [(&[2, 2][..], 1), (&[1, 1], 2), (&[3, 3], 1), (&[2, 2], 2)] {
+        well(nodes, ranks, long_messages);
+    }
+}
+
+#[test]
+fn one_ranks_long_messages_are_shared_by_the_relays_of_its_node() {
+    for (nodes, ranks) in [(&[2, 2][..], 1), (&[3, 1], 1), (&[2, 3], 2)] {
+        let sent = well(nodes, ranks, one_sends);
+        let relays = sent.chunks(ranks as usize).take(nodes[0] as usize);
+        let of_relays: Vec<u64> = relays.map(|ranks| ranks[0]).collect();
+        // Each takes parts as it has room: how many is chance.
+        let share = of_relays.iter().sum::<u64>() / u64::from(nodes[0]);
+        let has_share = of_relays.iter().all(|&bytes| bytes > share / 4);
+        assert!(has_share, "{nodes:?} of {ranks}: {of_relays:?}");
     }
 }
 

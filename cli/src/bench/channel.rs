@@ -146,9 +146,12 @@ where
             latency_us.push(latency);
             get_us.push(get);
         }
+        // What the last gets were answered by has been sent.
+        session.job.barrier()?;
         let before = sent_bytes(session, channels)?;
         let measured = session.measure(meter, || {
-            ends.as_mut().map_or(Ok(()), |ends| ends.stream(size, count))
+            ends.as_mut()
+                .map_or(Ok(()), |ends| ends.stream(size, count))
         })?;
         wire_bytes += sent_bytes(session, channels)? - before;
         Ok(measured)

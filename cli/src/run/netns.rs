@@ -1,5 +1,6 @@
-//! One network namespace per node, joined by veth pairs to a bridge in one more namespace: one pair
-//! for each adapter of a node.
+//! One network namespace per node, joined by veth pairs to bridges in one more namespace: one pair
+//! for each adapter of a node, and a bridge for the first adapters of all nodes, one for the second
+//! ones and so on. On one bridge a node would answer for an address of it by any of its adapters.
 //!
 //! The namespaces have no names: they live as long as our descriptors and the ranks inside, so
 //! nothing can be left behind, however the launcher ends. The addresses exist inside of them only.
@@ -17,7 +18,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::Error;
 
-/// Most adapters of all nodes: ports of a Linux bridge.
+/// Most adapters of all nodes.
 const PORTS_MAX: usize = 1000;
 
 /// Most adapters of a node: each is in a network of its own.
@@ -33,7 +34,7 @@ pub(super) struct Networks {
     nodes: Vec<File>,
     /// Of each node.
     adapters: u32,
-    bridge: File,
+    bridges: File,
 }
 
 impl Networks {
@@ -50,12 +51,12 @@ impl Networks {
                  of a node, and {PORTS_MAX} of all nodes"
             )));
         }
-        let bridge = namespace()?;
+        let bridges = namespace()?;
         let nodes: Vec<File> = (0..nodes).map(|_| namespace()).collect::<Result<_, _>>()?;
         let networks = Self {
             nodes,
             adapters,
-            bridge,
+            bridges,
         };
         networks.join()?;
         Ok(networks)
@@ -75,7 +76,11 @@ impl Networks {
 
     fn join(&self) -> Result<(), Error> {
         let us = std::process::id();
-        let mut batch = String::from("link add bridge0 type bridge\nlink set bridge0 up\n");
+        let mut batch = String::new();
+        for adapter in 0..self.adapters {
+            let bridge = format!("bridge{adapter}");
+            let _ = writeln!(batch, "link add {bridge} type bridge\nlink set {bridge} up");
+        }
         for (node, namespace) in self.nodes.iter().enumerate() {
             let theirs = format!("/proc/{us}/fd/{}", namespace.as_raw_fd());
             for adapter in 0..self.adapters {
@@ -84,10 +89,10 @@ impl Networks {
                     batch,
                     "link add {port} type veth peer name trihop{adapter} netns {theirs}"
                 );
-                let _ = writeln!(batch, "link set {port} master bridge0 up");
+                let _ = writeln!(batch, "link set {port} master bridge{adapter} up");
             }
         }
-        ip(self.bridge.as_raw_fd(), &batch)?;
+        ip(self.bridges.as_raw_fd(), &batch)?;
         for (node, namespace) in self.nodes.iter().enumerate() {
             let mut batch = String::from("link set lo up\n");
             for (adapter, address) in self.addresses(node).enumerate() {

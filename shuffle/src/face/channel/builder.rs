@@ -100,10 +100,19 @@ impl<S: Seat> ChannelsBuilder<S> {
         };
         let others = by_other_relays(&topology, &options);
         let handle = open(&name, options)?;
-        let others: Arc<[_]> = others
-            .enumerate()
-            .map(|(number, options)| open(&format!("{name} {}", number + 1), options))
-            .collect::<Result<_>>()?;
+        let mut opened = Vec::new();
+        for (number, options) in (1..).zip(others) {
+            match open(&format!("{name} {number}"), options) {
+                Ok(other) => opened.push(other),
+                // All ranks get an error where one does, and do without this stream.
+                Err(error) => {
+                    seat.with("opening channels", |_| Ok(()))?;
+                    tracing::warn!(channels = name, %error, "long messages go over fewer relays");
+                    break;
+                }
+            }
+        }
+        let others: Arc<[_]> = opened.into();
         if !others.is_empty() {
             let streams = [&handle].into_iter().chain(&*others);
             let streams = streams.map(|handle| handle.id).collect();

@@ -20,12 +20,12 @@ use crate::error::{Error, Result};
 use crate::face::coded::no_value;
 use crate::queue::long_buffers;
 
-/// Shorter messages go by one relay: a part too many is a hand-over too many.
-const LEAST_BYTES: usize = 1 << 20;
-
 /// Bytes of a part: enough that what each costs beside them does not count, and few enough that
 /// relays end at the same time.
 const PART_BYTES: usize = 256 << 10;
+
+/// Shorter messages go by one relay.
+const LEAST_BYTES: usize = 2 * PART_BYTES;
 
 /// Longest record of a stream that carries parts alone.
 pub(super) const PART_RECORD_BYTES: usize = PART_BYTES + size_of::<RawTail>();
@@ -314,3 +314,6 @@ fn owned(record: Payload<'_>) -> Result<Vec<u8>, BadRun> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
