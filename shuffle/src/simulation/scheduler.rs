@@ -9,6 +9,10 @@ use crate::engine::sink::Handlers;
 /// Rounds of progress that one rank may make in a row.
 const ROUNDS_PER_TURN: usize = 64;
 
+/// Turns of each rank, where they are taken in turn, after which time passes though somebody is
+/// awake: ranks of a node that go on and on with each other may wait for what takes time.
+const TURNS_PER_TICK: u64 = 1000;
+
 /// The order of what happens in a job, which follows from the seed.
 pub(super) struct Scheduler {
     schedule: Schedule,
@@ -16,6 +20,8 @@ pub(super) struct Scheduler {
     awake: Awake,
     woken: Vec<u32>,
     rounds: u64,
+    /// Turns since time has passed.
+    turns: u64,
     /// Rounds since anything moved, and units of time that passed while all slept.
     fruitless: u64,
 }
@@ -29,6 +35,7 @@ impl Scheduler {
             awake: Awake::new(ranks),
             woken: Vec::new(),
             rounds: 0,
+            turns: 0,
             fruitless: 0,
         }
     }
@@ -80,6 +87,10 @@ impl Scheduler {
                 }
             }
         }
+        self.turns += 1;
+        if self.turns > TURNS_PER_TICK * self.awake.ranks() as u64 {
+            self.pass_time(fabric);
+        }
         loop {
             self.hear(fabric);
             let random = self.random();
@@ -113,6 +124,7 @@ impl Scheduler {
 
     /// Lets time pass; whether anything may have come of it.
     fn pass_time(&mut self, fabric: &Fabric) -> bool {
+        self.turns = 0;
         let under_way = fabric.net().is_some_and(|net| {
             let under_way = !net.is_empty();
             net.tick();

@@ -79,8 +79,8 @@ struct Posted {
 #[derive(Default)]
 struct Line {
     parcels: List,
-    /// Bytes that have passed and count as those of the next ticks.
-    ahead: usize,
+    /// Bytes of the first one that have passed.
+    passed: usize,
 }
 
 /// An endpoint as the network sees it.
@@ -145,9 +145,10 @@ impl State {
     /// Whether anything of one endpoint's is on its way to another.
     pub fn is_towards(&self, from: u32, to: u32) -> bool {
         let is = |parcel: &Parcel| match parcel {
-            Parcel::Message { target, sender, .. } => (*sender, *target) == (from, to),
-            // Whose memory it is from is not known any more.
-            Parcel::Read { reader, .. } => *reader == from,
+            Parcel::Message { target, sender, .. } | Parcel::Kept { target, sender, .. } => {
+                (*sender, *target) == (from, to)
+            }
+            Parcel::Read { owner, reader, .. } => (*reader, *owner) == (from, to),
             _ => false,
         };
         self.parcels.any(is)
@@ -173,19 +174,18 @@ impl State {
         if self.options.bytes_per_tick == 0 {
             return passed;
         }
-        let rate = self.options.bytes_per_tick;
         for host in &mut self.hosts {
             let line = side(host);
-            let mut used = line.ahead.min(rate);
-            line.ahead -= used;
-            while used < rate {
-                let Some(parcel) = self.parcels.pop(&mut line.parcels) else {
-                    break;
-                };
-                used += parcel.bytes();
-                passed.push(parcel);
+            line.passed += self.options.bytes_per_tick;
+            while let Some(first) = self.parcels.first(&line.parcels)
+                && let Some(left) = line.passed.checked_sub(first.bytes())
+            {
+                line.passed = left;
+                passed.extend(self.parcels.pop(&mut line.parcels));
             }
-            line.ahead += used.saturating_sub(rate);
+            if line.parcels.is_empty() {
+                line.passed = 0;
+            }
         }
         self.in_line -= passed.len();
         passed
@@ -304,8 +304,8 @@ impl State {
     /// Delivers what is due, or has it wait in line.
     pub fn advance(&mut self) {
         while let Some(parcel) = self.parcels.pop(&mut self.wheel[0]) {
-            match self.options.bytes_per_tick {
-                0 => self.deliver(parcel),
+            match (self.options.bytes_per_tick, &parcel) {
+                (0, _) | (_, Parcel::Kept { .. }) => self.deliver(parcel),
                 _ => self.line_up(parcel.to(), |host| &mut host.coming, parcel),
             }
         }
@@ -326,6 +326,12 @@ impl State {
                 }
                 self.arrive(target, sender, tag, bytes);
             }
+            Parcel::Kept {
+                target,
+                sender,
+                tag,
+                bytes,
+            } => self.arrive(target, sender, tag, bytes),
             Parcel::Read {
                 reader,
                 token,
@@ -378,13 +384,11 @@ impl State {
         }
         let is_kept = self.strangers || bytes.len() <= self.options.kept_bytes;
         if is_kept {
-            let again = Parcel::Message {
+            let again = Parcel::Kept {
                 target,
                 sender,
                 tag,
-                token: Token(0),
                 bytes,
-                pool: None,
             };
             return self.parcels.push_back(&mut self.wheel[1], again);
         }

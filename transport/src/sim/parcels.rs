@@ -24,6 +24,13 @@ pub(super) enum Parcel {
         /// told.
         pool: Option<Pool>,
     },
+    /// A message that has arrived, and that waits for a receive.
+    Kept {
+        target: u32,
+        sender: u32,
+        tag: Tag,
+        bytes: Box<[u8]>,
+    },
     /// A read on its way back.
     Read {
         owner: u32,
@@ -132,6 +139,12 @@ impl Parcels {
     /// Whether there is such a parcel in any list.
     pub fn any(&self, is: impl Fn(&Parcel) -> bool) -> bool {
         self.places.iter().any(|(_, parcel)| is(parcel))
+    }
+
+    /// The first parcel.
+    pub fn first(&self, list: &List) -> Option<&Parcel> {
+        let place = self.places.get(list.first as usize);
+        place.map(|(_, parcel)| parcel)
     }
 
     /// Adds a parcel behind the others.
