@@ -158,6 +158,35 @@ fn agents_of_several_nodes_end_after_their_time_to_linger() {
     agents.launcher.wait().succeeded();
 }
 
+/// Those of which one has no job stay as long as another one has.
+#[test]
+fn agents_linger_as_long_as_any_of_them_has_a_job() {
+    let test = "agents_linger_as_long_as_any_of_them_has_a_job";
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told(true).unwrap(),
+        Some(_) => return greet_of(2, 2).unwrap(),
+    }
+    let agents = Agents::start_on("meeting-busy", &[1; 2], "200", "");
+    let at = |node: usize, nodes: u32, role: &str| {
+        start_rank_of(nodes, test, &agents.names[node], role, role)
+    };
+    let on_both = || {
+        for rank in [0, 1].map(|node| at(node, 0, "both")) {
+            has_ended_well(&rank.wait(), "a job on both nodes");
+        }
+    };
+    let mut steady = at(1, 1, "steady");
+    have_attached(std::slice::from_ref(&steady));
+    on_both();
+    // Several times as long as they linger.
+    std::thread::sleep(Duration::from_secs(1));
+    on_both();
+    steady.close_stdin();
+    has_ended_well(&steady.wait(), "the job on one node");
+    agents.launcher.wait().succeeded();
+}
+
 /// Ranks that wait for those of another node hear why they wait in vain, and are in nobody's way.
 #[test]
 fn a_job_that_comes_to_one_node_alone_does_not_disturb_the_next_one() {

@@ -24,6 +24,9 @@ pub const MOST_WAITING: usize = 64;
 /// How long it sleeps where nothing has to be looked at.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// How long it sleeps at least before it asks others again whether they have jobs.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// How an agent hears that it is to end.
 pub trait AskedToEnd {
     /// Becomes readable when somebody asks.
@@ -42,8 +45,8 @@ pub trait AskedToEnd {
 /// in which their ranks came, on each node. Those that come at about the same time need names of
 /// their own: nothing else tells whose ranks are whose.
 ///
-/// It ends once it has had a job and then none for as long as `linger`, without end where that is
-/// `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
+/// It ends once it has had a job and then none for as long as `linger`, and no other agent of its
+/// launch either, without end where that is `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
 /// agent, refuses ranks that wait for others of their job, and ends with the last of its jobs.
 /// Asked once more it returns at once; the jobs that it has then end with its process.
 ///
@@ -104,6 +107,16 @@ struct Doors {
 }
 
 impl Doors {
+    /// What is left of the time to linger, where others have had jobs meanwhile that this node had
+    /// no part of.
+    fn left_of(&self, linger: Option<Duration>) -> Option<Duration> {
+        let linger = linger.unwrap_or_default();
+        // Where the first agent is gone, so is the meeting.
+        let quiet = self.meeting.as_ref()?.quiet_for().ok()?;
+        let left = linger.saturating_sub(quiet.unwrap_or_default());
+        (quiet.is_none() || !left.is_zero()).then_some(left.max(LOOK_AGAIN))
+    }
+
     /// Lets no further job in; what others may still need then.
     fn close(self, why: &str) -> Option<Rest> {
         self.reception.close(why);
@@ -119,11 +132,11 @@ impl Agent {
         asked: Option<&dyn AskedToEnd>,
     ) -> Result<()> {
         let (mut doors, mut rest) = (Some(doors), None);
-        // Since the last job has ended.
-        let mut alone_since = None;
+        // Once a job has ended, and no other one runs.
+        let mut ends_at = None;
         loop {
             if self.jobs.reap() && self.jobs.running.is_empty() {
-                alone_since = Some(Instant::now());
+                ends_at = linger.and_then(|linger| Instant::now().checked_add(linger));
             }
             if asked.is_some_and(AskedToEnd::take) {
                 match doors.take() {
@@ -141,12 +154,14 @@ impl Agent {
                 continue;
             };
             let is_alone = is_alone && open.reception.is_empty();
-            let end = linger.and_then(|linger| alone_since?.checked_add(linger));
-            let end = end.filter(|_| is_alone);
+            let end = ends_at.filter(|_| is_alone);
+            let is_over = end.is_some_and(|end| Instant::now() >= end);
+            if is_over && let Some(left) = open.left_of(linger) {
+                ends_at = Instant::now().checked_add(left);
+                continue;
+            }
             let why = match &mut open.meeting {
-                _ if end.is_some_and(|end| Instant::now() >= end) => {
-                    Some("no job had come for its time to linger".into())
-                }
+                _ if is_over => Some("no job had come for its time to linger".into()),
                 Some(meeting) => meeting.why_over(),
                 None => None,
             };
@@ -166,7 +181,7 @@ impl Agent {
                 let (options, ranks) = (self.options.clone(), self.ranks);
                 let started = self.jobs.start(options, ranks, party.clone(), joiner);
                 match started {
-                    Ok(()) => alone_since = None,
+                    Ok(()) => ends_at = None,
                     Err(error) => {
                         tracing::warn!(%error, "refused a job");
                         open.reception.refuse_all(&party, &error.to_string());

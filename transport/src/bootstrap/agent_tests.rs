@@ -166,7 +166,12 @@ fn ranks_of_several_jobs_come_to_one_agent() {
     let mut reception = Reception::open(&name, 2, 1..=2, 3).unwrap();
     let rank = |job: &'static str, place| {
         let name = name.clone();
-        let nodes = u32::from(job == "two");
+        // All nodes are asked for by their number and without one.
+        let nodes = match (job, place) {
+            ("two", _) => 1,
+            (_, ANY) => 2,
+            _ => 0,
+        };
         thread::spawn(move || {
             let attached = Attached::introduce(&name, (job, nodes), place, None, soon())?;
             Ok::<_, Error>(attached.topology().rank().0)
@@ -191,7 +196,8 @@ fn ranks_of_several_jobs_come_to_one_agent() {
     for job in ["two", "one"] {
         others.push(rank(job, ANY));
         let party = reception.receive(&[], None).unwrap().unwrap();
-        assert_eq!((party.job(), party.nodes()), (job, u32::from(job == "two")));
+        let nodes = if job == "two" { 1 } else { 2 };
+        assert_eq!((party.job(), party.nodes()), (job, nodes));
         let welcome = Welcome {
             processes: Topology::from_node_sizes(&[1], Rank(0)).unwrap(),
             ranks_of_nodes: vec![2],

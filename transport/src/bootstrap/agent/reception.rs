@@ -296,6 +296,8 @@ impl Reception {
                 false => format!("its job has ranks on {nodes} nodes, of {most} with agents"),
             });
         }
+        // 0 and all are the same.
+        let nodes = if nodes == 0 { *self.nodes.end() } else { nodes };
         let ranks = self.ranks;
         if wanted != ANY && wanted >= ranks {
             return Err(format!(

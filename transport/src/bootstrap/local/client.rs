@@ -67,14 +67,32 @@ impl Client {
         self.ask_done(&Request::Finalize, "taking leave")
     }
 
-    /// Comes to `job` as an agent, and waits until all others of it have, so many (0 for all there
-    /// are), unless there is a reason to give up. Returns their numbers.
+    /// For how long none of the agents has had a job; `None` where one has.
+    ///
+    /// # Errors
+    /// When the other side does not say it.
+    pub fn quiet_for(&mut self) -> Result<Option<Duration>> {
+        let doing = "asking whether agents have jobs";
+        match self.ask(&Request::Quiet, doing)? {
+            Reply::Value(None) => Ok(None),
+            Reply::Value(Some(value)) => {
+                let bytes = <[u8; 8]>::try_from(value);
+                let bytes = bytes.map_err(|_| self.failed("no number of milliseconds".into()))?;
+                Ok(Some(Duration::from_millis(u64::from_le_bytes(bytes))))
+            }
+            other => Err(self.unexpected(&other, doing)),
+        }
+    }
+
+    /// Comes to `job` as an agent, one of `all`, and waits until all others of it have, so many (0
+    /// for all there are), unless there is a reason to give up. Returns their numbers.
     ///
     /// # Errors
     /// That reason; agents that have not come in time, by their numbers.
     pub fn join(
         &mut self,
         (job, nodes): (&str, u32),
+        all: u32,
         gives_up: &dyn Fn() -> Option<String>,
     ) -> Result<Vec<u32>> {
         let (doing, deadline) = ("waiting for the other agents", self.socket.deadline());
@@ -98,7 +116,7 @@ impl Client {
         };
         match reply {
             Reply::Value(Some(agents)) => {
-                let agents = wire::decode_agents(&agents);
+                let agents = wire::decode_agents(&agents, all);
                 agents.ok_or_else(|| self.failed("numbers of no agents".into()))
             }
             other => Err(self.unexpected(&other, doing)),
@@ -238,7 +256,7 @@ impl Store for Client {
             .and_then(|()| self.reply(deadline));
         let reply = match reply {
             Ok(reply) => reply,
-            Err(Problem::Broken(Broken::Late)) => self.late("ranks missing at a fence")?,
+            Err(Problem::Broken(Broken::Late)) => self.late("missing at a fence")?,
             Err(problem) => return Err(self.broken(problem, "waiting at a fence")),
         };
         match reply {

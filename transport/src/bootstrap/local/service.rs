@@ -42,6 +42,8 @@ enum Presence {
 #[derive(Debug)]
 pub struct Service {
     ranks: Vec<Presence>,
+    /// What people know the ranks by, where that is not their numbers.
+    agents: Option<Vec<u32>>,
     store: HashMap<(u32, String), Vec<u8>>,
     stored_bytes: usize,
     /// Why no fence completes any more.
@@ -53,9 +55,19 @@ impl Service {
     pub fn new(ranks: usize) -> Self {
         Self {
             ranks: vec![Presence::Unseen; ranks],
+            agents: None,
             store: HashMap::new(),
             stored_bytes: 0,
             failed: None,
+        }
+    }
+
+    /// The store of a job whose ranks are these agents.
+    pub fn of_agents(agents: Vec<u32>) -> Self {
+        let service = Self::new(agents.len());
+        Self {
+            agents: Some(agents),
+            ..service
         }
     }
 
@@ -78,7 +90,9 @@ impl Service {
             Request::Missing => Reply::Missing(self.missing()),
             Request::Finalize => Reply::Done,
             Request::Fence => return self.arrive(rank, effects),
-            Request::Join { .. } => Reply::Failed("this launcher has one job".into()),
+            Request::Join { .. } | Request::Quiet => {
+                Reply::Failed("this launcher has one job".into())
+            }
             Request::Abort { status, why } => {
                 effects.push(Effect::Abort { rank, status, why });
                 Reply::Done
@@ -140,11 +154,18 @@ impl Service {
 
     /// Once a rank has ended, or the job has failed, no fence completes.
     fn fail_waiting(&mut self, effects: &mut Vec<Effect>) {
-        let ended = ranges(self.ranks_that(|p| p == Presence::Ended));
+        let ended = self.names_of(Presence::Ended);
         let why = match &self.failed {
             Some(why) => why.clone(),
             None if ended.is_empty() => return,
-            None => format!("a fence cannot complete: ended without arriving: ranks {ended}"),
+            None => {
+                let what = if self.agents.is_some() {
+                    "agents"
+                } else {
+                    "ranks"
+                };
+                format!("a fence cannot complete: ended without arriving: {what} {ended}")
+            }
         };
         let waiting: Vec<u32> = self.ranks_that(|p| p == Presence::Arrived).collect();
         for rank in waiting {
@@ -157,13 +178,21 @@ impl Service {
     }
 
     fn missing(&self) -> String {
-        let connected = ranges(self.ranks_that(|p| p == Presence::Connected));
-        let unseen = ranges(self.ranks_that(|p| p == Presence::Unseen));
+        let connected = self.names_of(Presence::Connected);
+        let unseen = self.names_of(Presence::Unseen);
         match (connected.is_empty(), unseen.is_empty()) {
             (true, true) => "none".into(),
             (false, true) => connected,
             (true, false) => format!("{unseen} (never connected)"),
             (false, false) => format!("{connected}; {unseen} (never connected)"),
+        }
+    }
+
+    fn names_of(&self, presence: Presence) -> String {
+        let ranks = self.ranks_that(|p| p == presence);
+        match &self.agents {
+            None => ranges(ranks),
+            Some(agents) => ranges(ranks.map(|rank| agents[rank as usize])),
         }
     }
 
@@ -273,6 +302,27 @@ mod tests {
                 reply: Reply::Failed(_)
             }]
         ));
+    }
+
+    #[test]
+    fn agents_are_named_by_their_own_numbers() {
+        let mut service = Service::of_agents(vec![2, 5]);
+        (0..2).for_each(|rank| service.has_come(rank));
+        take(&mut service, 0, Request::Fence);
+        let missing = reply(0, Reply::Missing("5".into()));
+        assert_eq!(take(&mut service, 0, Request::Missing), [missing]);
+        let mut effects = Vec::new();
+        service.end(1, &mut effects);
+        let [
+            Effect::Reply {
+                rank: 0,
+                reply: Reply::Failed(why),
+            },
+        ] = &effects[..]
+        else {
+            panic!("{effects:?}");
+        };
+        assert!(why.ends_with("agents 5"), "{why}");
     }
 
     #[test]

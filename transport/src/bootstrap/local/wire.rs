@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Version of these frames, said in the first one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Largest value in the store, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -61,6 +61,9 @@ pub enum Request {
         /// Name of the job.
         job: String,
     },
+    /// Of an agent: for how long no agent has had a job; answered by a `Value`, of so many
+    /// milliseconds, and of nothing while one has.
+    Quiet,
 }
 
 /// What the launcher answers.
@@ -76,20 +79,30 @@ pub enum Reply {
     Failed(String),
 }
 
-/// The value by which an agent hears of the agents of its job: their numbers in order.
+/// The value by which an agent hears of the agents of its job, whose numbers are given in order:
+/// runs of numbers, each by its first one and how many they are.
 pub fn encode_agents(agents: &[u32]) -> Vec<u8> {
-    agents
-        .iter()
-        .flat_map(|agent| agent.to_le_bytes())
-        .collect()
+    let runs = agents.chunk_by(|one, next| next - one == 1);
+    let words = runs.flat_map(|run| [run[0], run.len() as u32]);
+    words.flat_map(u32::to_le_bytes).collect()
 }
 
-/// What [`encode_agents`] has written, of at least one agent.
-pub fn decode_agents(value: &[u8]) -> Option<Vec<u32>> {
-    let (words, rest) = value.as_chunks();
-    let agents: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    let is_valid = rest.is_empty() && !agents.is_empty() && agents.is_sorted_by(|a, b| a < b);
-    is_valid.then_some(agents)
+/// What [`encode_agents`] has written, of at least one agent, and of `all` at most.
+pub fn decode_agents(value: &[u8], all: u32) -> Option<Vec<u32>> {
+    let (words, []) = value.as_chunks() else {
+        return None;
+    };
+    let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let (runs, []) = words.as_chunks() else {
+        return None;
+    };
+    let mut agents = Vec::new();
+    for &[first, count] in runs {
+        let end = first.checked_add(count).filter(|&end| end <= all)?;
+        let is_behind = agents.last().is_none_or(|&last| last < first);
+        (is_behind && count > 0).then(|| agents.extend(first..end))?;
+    }
+    (!agents.is_empty()).then_some(agents)
 }
 
 /// Bytes that are no frame, and why.
@@ -124,6 +137,7 @@ impl Request {
             }
             Self::Finalize => frame(out, 7, &[]),
             Self::Join { nodes, job } => frame(out, 8, &[&nodes.to_le_bytes(), job.as_bytes()]),
+            Self::Quiet => frame(out, 9, &[]),
         }
     }
 
@@ -160,6 +174,7 @@ impl Request {
                 nodes: body.number()?,
                 job: body.rest_text()?,
             },
+            9 => Self::Quiet,
             kind => return Err(BadFrame(format!("request of unknown kind {kind}"))),
         };
         body.end()?;
@@ -320,6 +335,7 @@ mod tests {
             (any::<i32>(), ".{0,50}").prop_map(|(status, why)| Request::Abort { status, why }),
             Just(Request::Finalize),
             (any::<u32>(), ".{0,50}").prop_map(|(nodes, job)| Request::Join { nodes, job }),
+            Just(Request::Quiet),
         ]
     }
 
@@ -365,7 +381,18 @@ mod tests {
         }
 
         #[test]
+        fn numbers_of_agents_come_back(agents in prop::collection::btree_set(0..40_u32, 1..40)) {
+            let agents: Vec<u32> = agents.into_iter().collect();
+            let last = agents[agents.len() - 1];
+            let encoded = encode_agents(&agents);
+            prop_assert_eq!(decode_agents(&encoded, last), None, "one is too many");
+            prop_assert_eq!(decode_agents(&encoded, last + 1), Some(agents));
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(bytes in any::<Vec<u8>>()) {
+            let agents = decode_agents(&bytes, 1000).unwrap_or_default();
+            prop_assert!(agents.len() <= 1000 && agents.is_sorted_by(|a, b| a < b));
             let _ = Request::parse(&bytes);
             let _ = Reply::parse(&bytes);
             let mut frames = Frames::default();

@@ -1,6 +1,7 @@
 //! Which agents have come to which job: a state machine without sockets.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use crate::bootstrap::agent::JOB_BYTES_MAX;
 use crate::bootstrap::local::service::{Effect, Service, check_greeting, ranges};
@@ -20,6 +21,8 @@ pub(super) struct Gatherings {
     waiting: Vec<Gathering>,
     jobs: HashMap<u64, Running>,
     begun: u64,
+    /// When the last job has ended, where none runs.
+    quiet_since: Option<Instant>,
     /// Why nobody may join any more.
     over: Option<String>,
 }
@@ -68,6 +71,7 @@ impl Gatherings {
             waiting: Vec::new(),
             jobs: HashMap::new(),
             begun: 0,
+            quiet_since: None,
             over: None,
         }
     }
@@ -106,6 +110,11 @@ impl Gatherings {
                     Ok(()) => return,
                     Err(why) => Err(why),
                 }
+            }
+            (Place::Door, Request::Quiet) => {
+                let since = self.quiet_since.filter(|_| self.waiting.is_empty());
+                let quiet = since.map(|since| since.elapsed().as_millis() as u64);
+                Ok(Reply::Value(quiet.map(|ms| ms.to_le_bytes().to_vec())))
             }
             (Place::Waits, Request::Missing) => Ok(Reply::Missing(self.missing(guest))),
             (Place::Job(number, member), request) => {
@@ -183,17 +192,18 @@ impl Gatherings {
     }
 
     fn begin(&mut self, at: usize, replies: &mut Replies) {
-        let Gathering { nodes, came, .. } = self.waiting.remove(at);
+        let Gathering { came, .. } = self.waiting.remove(at);
         let came = (0..).zip(came).filter(|(_, guest)| guest.is_some());
         let members: Vec<(u32, Option<u64>)> = came.collect();
         let agents: Vec<u32> = members.iter().map(|(agent, _)| *agent).collect();
-        let agents = encode_agents(&agents);
-        let (number, mut service) = (self.begun, Service::new(nodes));
+        let encoded = encode_agents(&agents);
+        let (number, mut service) = (self.begun, Service::of_agents(agents));
         self.begun += 1;
+        self.quiet_since = None;
         for (member, guest) in (0..).zip(members.iter().filter_map(|(_, guest)| *guest)) {
             service.has_come(member);
             self.place(guest, Place::Job(number, member));
-            replies.push((guest, Reply::Value(Some(agents.clone()))));
+            replies.push((guest, Reply::Value(Some(encoded.clone()))));
         }
         self.jobs.insert(number, Running { service, members });
     }
@@ -239,6 +249,9 @@ impl Gatherings {
                 job.apply(effects, replies);
                 if job.members.iter().all(|(_, guest)| guest.is_none()) {
                     self.jobs.remove(&number);
+                    if self.jobs.is_empty() {
+                        self.quiet_since = Some(Instant::now());
+                    }
                 }
             }
         }

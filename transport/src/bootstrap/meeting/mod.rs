@@ -2,8 +2,9 @@
 //!
 //! A launcher's store has one job. The first agent keeps a store for each further one: agents come
 //! to a job by its name, in the order in which their ranks did, each by a connection of its own.
-//! A job begins once all agents have come to it. An agent that ends is the end of the meeting:
-//! nobody could begin a job without it.
+//! A job begins once all agents have come to it, or as many as its ranks say. An agent that ends is
+//! the end of the meeting, also for jobs that would do without it: the agents of one launch stay
+//! together.
 
 mod gathering;
 mod server;
@@ -24,7 +25,7 @@ use super::master::dial::{self, Unheard};
 use super::master::gate::Gate;
 use super::master::handshake::{Claim, Refusal};
 use super::socket::LauncherSocket;
-use super::{Bootstrap, Launcher, Party};
+use super::{Bootstrap, Launcher, Party, Single};
 use crate::error::{Error, Result};
 use crate::secret::Secret;
 use crate::sync::sleep;
@@ -134,6 +135,14 @@ impl Meeting {
         self.stay.why_over()
     }
 
+    /// For how long none of its agents has had a job; `None` where one has, or none has had any.
+    ///
+    /// # Errors
+    /// The first agent cannot be asked.
+    pub fn quiet_for(&self) -> Result<Option<Duration>> {
+        self.joiner.connect()?.quiet_for()
+    }
+
     /// Ends it for all. What is left is to wait for, at the first agent: the store of jobs that
     /// have not ended at other agents.
     pub fn leave(self) -> Option<Rest> {
@@ -181,12 +190,14 @@ impl Joiner {
         job: (&str, u32),
         gives_up: &dyn Fn() -> Option<String>,
     ) -> Result<JobOfAgents> {
-        let mut client = self.connect()?;
-        let agents = client.join(job, gives_up)?;
+        let (mut client, all) = (self.connect()?, &self.0.topology);
+        let agents = client.join(job, all.size(), gives_up)?;
+        let alone = (agents.len() == 1).then(Single::new).transpose()?;
         Ok(JobOfAgents {
             client,
+            alone,
             launcher: self.0.launcher,
-            topology: part_of(&self.0.topology, &agents)?,
+            topology: part_of(all, &agents)?,
         })
     }
 
@@ -280,9 +291,9 @@ fn heard(said: &[u8]) -> Result<(Secret, Vec<SocketAddr>)> {
 
 /// Of these agents alone, one on a node each, seen from the same one.
 fn part_of(all: &Topology, agents: &[u32]) -> Result<Topology> {
-    let known = agents.iter().all(|&agent| agent < all.size());
     let own = agents.iter().position(|&agent| agent == all.rank().0);
-    match own.filter(|_| known) {
+    match own {
+        Some(_) if agents.len() == all.size() as usize => Ok(all.clone()),
         Some(own) => Topology::from_node_sizes(&vec![1; agents.len()], Rank(own as u32)),
         None => Err(failed(format!(
             "the first agent has let this one into a job of {agents:?}"
@@ -300,6 +311,8 @@ fn failed(why: String) -> Error {
 /// The store of one job, as one of its agents has it.
 pub struct JobOfAgents {
     client: Client,
+    /// Of a job of one agent, which does without the others once it has begun.
+    alone: Option<Single>,
     launcher: Launcher,
     topology: Topology,
 }
@@ -326,15 +339,24 @@ impl Bootstrap for JobOfAgents {
     }
 
     fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
-        self.client.put(key, value)
+        match &mut self.alone {
+            Some(alone) => alone.put(key, value),
+            None => self.client.put(key, value),
+        }
     }
 
     fn fence(&mut self) -> Result<()> {
-        self.client.fence()
+        match &mut self.alone {
+            Some(alone) => alone.fence(),
+            None => self.client.fence(),
+        }
     }
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
-        self.client.get(from, key)
+        match &mut self.alone {
+            Some(alone) => alone.get(from, key),
+            None => self.client.get(from, key),
+        }
     }
 
     /// The other agents hear of it in their next call. Agents outlive their jobs.
@@ -344,6 +366,10 @@ impl Bootstrap for JobOfAgents {
     }
 
     fn finalize(&mut self) -> Result<()> {
-        self.client.finalize()
+        match &mut self.alone {
+            // The first agent hears it by the end of the connection.
+            Some(alone) => alone.finalize(),
+            None => self.client.finalize(),
+        }
     }
 }

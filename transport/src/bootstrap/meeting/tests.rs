@@ -136,13 +136,13 @@ fn who_waits_in_vain_hears_for_whom_and_who_gives_up_leaves_its_place() {
     }
     let (_server, joiners) = meeting(3, watchdog::PERIOD);
     let mut gives_up = joiners[0].connect().unwrap();
-    let gone = gives_up.join(("", 0), &|| Some("they have gone".into()));
+    let gone = gives_up.join(("", 0), 3, &|| Some("they have gone".into()));
     assert!(gone.unwrap_err().to_string().contains("they have gone"));
     drop(gives_up);
     let agents = joiners.into_iter().map(|joiner| {
         thread::spawn(move || {
             let mut client = joiner.connect().unwrap();
-            client.join(("", 0), &|| None).map_err(|e| e.to_string())
+            client.join(("", 0), 3, &|| None).map_err(|e| e.to_string())
         })
     });
     let agents: Vec<_> = agents.collect();
@@ -303,6 +303,30 @@ fn joins_of_one_name_meet_in_the_order_in_which_each_agent_sent_them() {
     assert_eq!(join(&mut gatherings, 2), [2, 4]);
 }
 
+#[test]
+fn a_meeting_is_quiet_once_the_jobs_of_all_agents_have_ended() {
+    let (_server, joiners) = meeting(2, watchdog::PERIOD);
+    let quiet = |agent: &Joiner| agent.connect().unwrap().quiet_for().unwrap();
+    assert_eq!(quiet(&joiners[1]), None, "there was none yet");
+    let job = joiners[0].come_to(("job", 1), &|| None).unwrap();
+    assert_eq!(job.topology().size(), 1);
+    assert_eq!(quiet(&joiners[1]), None);
+    let other = joiners[1].come_to(("job", 1), &|| None).unwrap();
+    exchange(job, "alone");
+    assert_eq!(quiet(&joiners[1]), None);
+    drop(other);
+    while quiet(&joiners[1]).is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let waits = joiners[0].clone();
+    let waits = thread::spawn(move || waits.join_by_name("both").unwrap());
+    while quiet(&joiners[1]).is_some() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let both = joiners[1].join_by_name("both").unwrap();
+    drop((both, waits.join().unwrap()));
+}
+
 /// What an agent does with one of its connections.
 #[derive(Debug, Clone)]
 enum Act {
@@ -318,6 +342,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Request::Fence),
         1 => Just(Request::Missing),
         1 => Just(Request::Finalize),
+        1 => Just(Request::Quiet),
         1 => any::<u32>().prop_map(|rank| Request::Hello { version: VERSION, rank: rank % 4 }),
         1 => any::<u8>().prop_map(|byte| Request::Put { key: "k".into(), value: vec![byte] }),
         1 => (0..4_u32).prop_map(|rank| Request::Get { rank, key: "k".into() }),
