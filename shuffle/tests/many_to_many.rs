@@ -12,9 +12,16 @@ const BYTES_PER_TICK: u64 = 512;
 
 const NANOSECONDS_PER_TICK: u64 = 1000;
 
-/// Each of so many nodes sends one record to each, all in the order of ranks: the ticks until all
-/// have come, and those that the busiest adapter needs for its bytes.
-fn exchange(nodes: u32, bytes: usize) -> (u64, u64) {
+/// The order in which each rank sends to all.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Up,
+    Down,
+    FromOwn,
+}
+
+/// Each of so many nodes sends one record to each in this order: the ticks until all have come, and those that the busiest adapter needs for its bytes.
+fn exchange(nodes: u32, bytes: usize, order: Order) -> (u64, u64) {
     let topology = Topology::from_node_sizes(&vec![1; nodes as usize], Rank(0)).unwrap();
     let options = SimulationOptions {
         network: SimOptions {
@@ -34,7 +41,12 @@ fn exchange(nodes: u32, bytes: usize) -> (u64, u64) {
     // Tables grow in the first turns.
     for turn in 1..=4 {
         let (begun, before) = (job.now_ns(), sent(&job));
-        for (source, target) in (0..nodes * nodes).map(|pair| (pair / nodes, pair % nodes)) {
+        for (source, step) in (0..nodes * nodes).map(|pair| (pair / nodes, pair % nodes)) {
+            let target = match order {
+                Order::Up => step,
+                Order::Down => nodes - 1 - step,
+                Order::FromOwn => (source + step) % nodes,
+            };
             while let Err(why) = job.try_send(Rank(source), Rank(target), 0, &record) {
                 assert!(matches!(why, Error::WouldBlock), "{why}");
                 assert!(job.step().unwrap(), "no room, and all sleep");
@@ -56,14 +68,20 @@ fn exchange(nodes: u32, bytes: usize) -> (u64, u64) {
 /// all at once, while the others' adapters had nothing to take in: twice as long.
 #[test]
 fn what_all_send_to_all_takes_as_long_as_its_bytes() {
-    for nodes in [8, 32, 64] {
-        for bytes in [256, 1024, 4096] {
-            let (ticks, needed) = exchange(nodes, bytes);
-            eprintln!("{nodes} nodes, {bytes} bytes: {ticks} ticks, {needed} for the bytes alone");
-            assert!(
-                ticks * 4 <= needed * 5,
-                "{nodes} nodes, {bytes} bytes: {ticks} ticks, {needed} for the bytes alone"
-            );
-        }
+    let short = [8, 32, 64].map(|nodes| [256, 1024, 4096].map(|bytes| (nodes, bytes, Order::Up)));
+    let down = [(8, 1024, Order::Down), (32, 1024, Order::Down)];
+    // What is long leaves in the order in which it is sent.
+    let long = [
+        (8, 64 << 10, Order::FromOwn),
+        (16, 64 << 10, Order::FromOwn),
+    ];
+    for (nodes, bytes, order) in short.into_iter().flatten().chain(down).chain(long) {
+        let (ticks, needed) = exchange(nodes, bytes, order);
+        let what = format!("{nodes} nodes, {bytes} bytes, {order:?}");
+        eprintln!("{what}: {ticks} ticks, {needed} for the bytes alone");
+        assert!(
+            ticks * 4 <= needed * 5,
+            "{what}: {ticks} ticks, {needed} for the bytes alone"
+        );
     }
 }

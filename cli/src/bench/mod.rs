@@ -249,7 +249,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub scale: scale::ScaleArgs,
     /// Route of the messages: three-hop, direct, fabric-only, mesh, node-mesh, team-mesh,
-    /// three-hop:K, mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:
+    /// three-hop:K, three-hop:K+N, mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:
     /// [default: TRIHOP_ROUTE, or three-hop]
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,

@@ -50,7 +50,7 @@ pub struct TopoArgs {
     shape: Shape,
 
     /// Route: three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K,
-    /// mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:;
+    /// three-hop:K+N, mesh:AxB..., mesh:Nd, and node-mesh: and team-mesh: as mesh:;
     /// by default TRIHOP_ROUTE, else three-hop
     #[arg(long, value_name = "NAME")]
     route: Option<RouteName>,

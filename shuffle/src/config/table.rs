@@ -74,6 +74,8 @@ macro_rules! options_table {
                 /// two nodes (rails) as give every rank its share of the work: the target of a
                 /// message picks one. `three-hop:1` has one, between the ranks that nexus would
                 /// choose, and `three-hop:4` four, or as many as the smaller node has ranks.
+                /// Where nodes have several relays (agents, or processes with mini-ranks),
+                /// `three-hop:4+1`, or `three-hop:+1`, goes over those that follow on their nodes.
                 /// `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
                 /// `three-hop`, with two links to each rank of the node in the place of lanes;
                 /// `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
@@ -87,7 +89,7 @@ macro_rules! options_table {
                 /// with agents of nodes, and `fabric-only` is refused. A Rust program may bring
                 /// its own. Where an eighth of `memory_bytes` does not hold two batches for each
                 /// link, all others than `three-hop` alone are refused.
-                agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K, mesh:AxB..., mesh:Nd") "";
+                agreed route: RouteName as [c_char; 64] = (else "three-hop") in (of "three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K, three-hop:K+N, mesh:AxB..., mesh:Nd") "";
             }
             job {
                 /// Who started the job.

@@ -541,10 +541,10 @@ impl Links {
     pub fn advance(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
         self.follow(remotes);
         self.post_all(link, remotes)?;
-        let count = remotes.busy_len();
+        let (count, first) = (remotes.busy_len(), remotes.first_from(self.identity.own));
         self.fetch_refused = false;
         for step in 0..count {
-            if let Some(index) = remotes.busy((self.turn + step) % count) {
+            if let Some(index) = remotes.busy((first + self.turn + step) % count) {
                 self.fetch(index, link, remotes[index].peer)?;
             }
         }
@@ -560,12 +560,12 @@ impl Links {
 
     /// Grants large slots to the links that want them, one at a time in turn.
     fn share_large(&mut self, remotes: &Remotes) {
-        let count = remotes.busy_len();
+        let (count, first) = (remotes.busy_len(), remotes.first_from(self.identity.own));
         let mut passed = 0;
         while self.free_large() > 0 && passed < count {
-            let at = (self.turn + passed) % count;
+            let turn = (self.turn + passed) % count;
             passed += 1;
-            let Some(index) = remotes.busy(at) else {
+            let Some(index) = remotes.busy((first + turn) % count) else {
                 continue;
             };
             let incoming = &mut self.incoming[index];
@@ -575,7 +575,7 @@ impl Links {
             if may_grant && shared.grant(&mut incoming.receiving) {
                 incoming.news = true;
                 incoming.recalled = false;
-                self.turn = at + 1;
+                self.turn = turn + 1;
                 passed = 0;
             }
         }

@@ -21,7 +21,8 @@ pub(crate) const BUFFERS_PER_LINK: usize = 2;
 /// Queues of links, numbered in the order in which they were opened.
 pub(crate) struct Remotes {
     queues: Vec<RemoteQueue>,
-    /// Those that have something to do, by their ends: with the numbers of these before theirs.
+    /// Numbers of those that have something to do, each behind the endpoint at the other end, in
+    /// order.
     busy: Vec<(EndpointId, u32)>,
     /// Numbers of those to endpoints that have left.
     left: Vec<usize>,
@@ -208,14 +209,16 @@ impl Remotes {
         self.busy.get(at).map(|&(_, number)| number as usize)
     }
 
+    /// The first place behind endpoint `own` among the queues that have something to do.
+    pub fn first_from(&self, own: EndpointId) -> usize {
+        self.busy.partition_point(|&(end, _)| end < own)
+    }
+
     /// The places of the queues that have something to do, in the order in which endpoint `own`
-    /// sends: its next neighbour first. Ranks that have something for all at once would else serve
-    /// one target after the other, all the same one.
+    /// serves them: its next neighbour first. Ranks that have something for all at once would else
+    /// serve one target after the other, all the same one.
     pub fn places_from(&self, own: EndpointId) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (
-            self.busy.partition_point(|&(end, _)| end < own),
-            self.busy.len(),
-        );
+        let (first, count) = (self.first_from(own), self.busy.len());
         (first..count).chain(0..first)
     }
 

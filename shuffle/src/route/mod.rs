@@ -359,7 +359,8 @@ macro_rules! routes {
 routes! { $
     /// `three-hop`: over the representatives of both nodes. `three-hop:2` has two rails between
     /// any two nodes, `three-hop:1` the representatives that nexus would choose, and `three-hop`
-    /// alone as many rails as suit the job.
+    /// alone as many rails as suit the job. `three-hop:2+1` and `three-hop:+1` go over the relays
+    /// that follow, of a job whose nodes have several.
     ThreeHop(rails: Rails) = "three-hop", ThreeHop, &three_hop::STAGES;
 
     /// `direct`: a link per rank of other nodes.

@@ -11,7 +11,7 @@ const ROUNDS_PER_TURN: usize = 64;
 
 /// Turns of each rank, where they are taken in turn, after which time passes though somebody is
 /// awake: ranks of a node that go on and on with each other may wait for what takes time.
-const TURNS_PER_TICK: u64 = 1000;
+const TURNS_PER_TICK: u64 = 16;
 
 /// The order of what happens in a job, which follows from the seed.
 pub(super) struct Scheduler {

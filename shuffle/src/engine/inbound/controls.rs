@@ -26,7 +26,7 @@ impl Links {
         stats: &mut Stats,
     ) -> Result<bool> {
         let mut told = false;
-        for at in 0..remotes.busy_len() {
+        for at in remotes.places_from(self.identity.own) {
             let Some(index) = remotes.busy(at) else { break };
             let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
             let due = !incoming.notices.is_empty()
