@@ -639,6 +639,8 @@ typedef struct trihop_options_t {
   // two nodes (rails) as give every rank its share of the work: the target of a
   // message picks one. `three-hop:1` has one, between the ranks that nexus would
   // choose, and `three-hop:4` four, or as many as the smaller node has ranks.
+  // Where nodes have several relays (agents, or processes with mini-ranks),
+  // `three-hop:4+1`, or `three-hop:+1`, goes over those that follow on their nodes.
   // `direct` has a link to each rank of other nodes; `fabric-only` goes the ways of
   // `three-hop`, with two links to each rank of the node in the place of lanes;
   // `mesh` corrects one coordinate of a grid per hop, the last one first. Lengths
@@ -652,7 +654,7 @@ typedef struct trihop_options_t {
   // with agents of nodes, and `fabric-only` is refused. A Rust program may bring
   // its own. Where an eighth of `memory_bytes` does not hold two batches for each
   // link, all others than `three-hop` alone are refused.
-  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K, mesh:AxB..., mesh:Nd. Equal on all ranks.
+  // Default three-hop; three-hop, direct, fabric-only, mesh, node-mesh, team-mesh, three-hop:K, three-hop:K+N, mesh:AxB..., mesh:Nd. Equal on all ranks.
   char route[64];
   // Who started the job.
   // `single` also where a launcher has several tasks and each is to be a job of one.

@@ -505,6 +505,56 @@ fn long_messages_of_channels_come_whole_and_in_order_over_several_relays() {
     }
 }
 
+/// Long messages of sends that do not wait, and of gets, where one of them may be spilled.
+fn without_spill(mini: MiniRank) -> Result<()> {
+    const EACH: u32 = 6;
+    let (me, size) = (mini.rank().0, mini.size());
+    let other = (me + size / 2) % size;
+    let job = mini.start()?;
+    let options = StreamOptions {
+        spill_bytes: (3 << 20) + (256 << 10),
+        own_thread: true,
+        ..StreamOptions::default()
+    };
+    let channels = job.channels("long").options(options).open()?;
+    let limits = ChannelLimits {
+        bytes: 32 << 20,
+        ..ChannelLimits::default()
+    };
+    let mine = [channels.create(limits)?, channels.create(limits)?];
+    let named = mine.each_ref().map(|mine| mine.descriptor().to_bytes());
+    let all = job.allgather(named.as_flattened())?;
+    let theirs = all[other as usize].chunks(Descriptor::BYTES);
+    let theirs: Vec<_> = theirs
+        .map(|bytes| channels.attach(&Descriptor::from_bytes(bytes)?))
+        .collect::<Result<_>>()?;
+    let bytes = |number: u32, source: u32| vec![(number * 7 + source) as u8; 3 << 20];
+    for number in 0..EACH {
+        let message = bytes(number, me);
+        mine[0].send(number, &message, Return::WhenDeposited, Timeout::Never)?;
+        retried(&channels, || {
+            theirs[1].send(number, &message, Return::Immediately, Timeout::Never)
+        })?;
+    }
+    for number in 0..EACH {
+        for channel in [&theirs[0], &mine[1]] {
+            let got = channel.get(Timeout::Never)?;
+            assert!(got.kind == number && got.bytes == bytes(number, other));
+        }
+    }
+    job.barrier()?;
+    drop((mine, theirs));
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn long_messages_that_do_not_wait_need_no_more_spill_than_one() {
+    for (nodes, ranks) in [(&[2, 2][..], 1), (&[3, 3], 1)] {
+        well(nodes, ranks, without_spill);
+    }
+}
+
 #[test]
 fn one_ranks_long_messages_are_shared_by_the_relays_of_its_node() {
     for (nodes, ranks) in [(&[2, 2][..], 1), (&[3, 1], 1), (&[2, 3], 2)] {

@@ -323,9 +323,9 @@ impl Flag {
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Once more.
-    pub fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    /// Once more; how often before.
+    pub fn add_one(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How often so far.

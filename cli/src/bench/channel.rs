@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use trihop::channel::{Descriptor, Poll, Return, Timeout};
 use trihop::over::{Channel, Channels, Job};
-use trihop::{ChannelLimits, DumpOutput, Options, Seat, threaded};
+use trihop::{ChannelLimits, DumpOutput, Options, Rank, Seat, threaded};
 
 use super::pair::{self, FIRST, median};
 use super::round::Round;
@@ -156,7 +156,8 @@ where
         wire_bytes += sent_bytes(session, channels)? - before;
         Ok(measured)
     })?;
-    let is_far = session.job.topology().nodes() > 1;
+    let topology = session.job.topology();
+    let is_far = !topology.is_local(Rank(topology.size() - 1));
     let is_first = ends.as_ref().is_some_and(|ends| ends.is_first);
     let case = Case {
         bench: "channel",

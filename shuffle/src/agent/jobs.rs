@@ -24,8 +24,9 @@ pub const MOST_WAITING: usize = 64;
 /// How long it sleeps where nothing has to be looked at.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How long it sleeps at least before it asks others again whether they have jobs.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long it sleeps at least before it asks others whether they have jobs, after the first time
+/// and after many.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// How an agent hears that it is to end.
 pub trait AskedToEnd {
@@ -108,13 +109,22 @@ struct Doors {
 
 impl Doors {
     /// What is left of the time to linger, where others have had jobs meanwhile that this node had
-    /// no part of.
-    fn left_of(&self, linger: Option<Duration>) -> Option<Duration> {
+    /// no part of; at least so long where they have some, or cannot be asked.
+    fn left_of(&self, linger: Option<Duration>, again: Duration) -> Option<Duration> {
         let linger = linger.unwrap_or_default();
-        // Where the first agent is gone, so is the meeting.
-        let quiet = self.meeting.as_ref()?.quiet_for().ok()?;
-        let left = linger.saturating_sub(quiet.unwrap_or_default());
-        (quiet.is_none() || !left.is_zero()).then_some(left.max(LOOK_AGAIN))
+        let quiet = match self.meeting.as_ref()?.quiet_for() {
+            Ok(quiet) => quiet,
+            // Where the first agent is gone, so is the meeting, which says so itself.
+            Err(error) => {
+                tracing::debug!(%error, "whether other agents have jobs is not known");
+                None
+            }
+        };
+        match quiet {
+            None => Some(linger.max(again)),
+            Some(quiet) if quiet >= linger => None,
+            Some(quiet) => Some((linger - quiet).max(LOOK_AGAIN[0])),
+        }
     }
 
     /// Lets no further job in; what others may still need then.
@@ -133,10 +143,11 @@ impl Agent {
     ) -> Result<()> {
         let (mut doors, mut rest) = (Some(doors), None);
         // Once a job has ended, and no other one runs.
-        let mut ends_at = None;
+        let (mut ends_at, mut again) = (None, LOOK_AGAIN[0]);
         loop {
             if self.jobs.reap() && self.jobs.running.is_empty() {
                 ends_at = linger.and_then(|linger| Instant::now().checked_add(linger));
+                again = LOOK_AGAIN[0];
             }
             if asked.is_some_and(AskedToEnd::take) {
                 match doors.take() {
@@ -156,8 +167,9 @@ impl Agent {
             let is_alone = is_alone && open.reception.is_empty();
             let end = ends_at.filter(|_| is_alone);
             let is_over = end.is_some_and(|end| Instant::now() >= end);
-            if is_over && let Some(left) = open.left_of(linger) {
+            if is_over && let Some(left) = open.left_of(linger, again) {
                 ends_at = Instant::now().checked_add(left);
+                again = (2 * again).min(LOOK_AGAIN[1]);
                 continue;
             }
             let why = match &mut open.meeting {

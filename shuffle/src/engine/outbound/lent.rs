@@ -43,6 +43,11 @@ impl Outbound {
         self.long.keep_lent(number, record)
     }
 
+    /// Whether a long record could begin to leave now, with nothing of it spilled.
+    pub fn may_begin_long(&mut self) -> bool {
+        self.check_not_ending("a send").is_ok() && self.spill.is_empty() && self.go_on()
+    }
+
     /// As [`Outbound::send_or_spill`], with the memory of the record, which is taken where that
     /// saves a copy.
     pub fn send_or_spill_given(

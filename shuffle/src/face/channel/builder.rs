@@ -4,14 +4,14 @@ use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::{Rank, Topology};
 
-use super::parts::{Carriers, PART_RECORD_BYTES};
+use super::parts::Carriers;
 use super::wire::{OPENING_BYTES, Payload};
 use super::{Channels, Kept, Office};
 use crate::config::{StreamOptions, getmsg_bytes_from_env};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
-use crate::face::shuffle::{ShuffleBuilder, each_message};
+use crate::face::shuffle::{Shuffle, ShuffleBuilder, each_message};
 use crate::route::RouteName;
 use crate::seat::{self, Inline, Seat};
 use crate::terminate::reduce::Reduce;
@@ -38,6 +38,8 @@ impl<S: Seat> ChannelsBuilder<S> {
 
     /// Options of the channels' stream instead of the job's. Without them, a job with threads has
     /// one more that answers for channels (`own_thread`), so that no handler keeps it from that.
+    /// Where nodes have several relays, there is a stream with these options for each of a node's,
+    /// by which parts of long messages go: docs/CHANNELS.md.
     /// `max_message_bytes` is at least 96; a message of a channel has at most 56 less.
     pub fn options(mut self, options: StreamOptions) -> Self {
         self.options = Some(options);
@@ -104,12 +106,13 @@ impl<S: Seat> ChannelsBuilder<S> {
         for (number, options) in (1..).zip(others) {
             match open(&format!("{name} {number}"), options) {
                 Ok(other) => opened.push(other),
-                // All ranks get an error where one does, and do without this stream.
-                Err(error) => {
-                    seat.with("opening channels", |_| Ok(()))?;
+                // One that does not fit memory on some rank, which all have agreed on: they do
+                // without it.
+                Err(error @ (Error::Config { .. } | Error::Mismatch { .. })) => {
                     tracing::warn!(channels = name, %error, "long messages go over fewer relays");
                     break;
                 }
+                Err(error) => return Err(error),
             }
         }
         let others: Arc<[_]> = opened.into();
@@ -143,7 +146,17 @@ impl<S: Seat> ChannelsBuilder<S> {
         if let (Err(_), Some(kept)) = (&job, &given_back) {
             kept.give_back(office.owner().unresumed());
         }
-        let job = job?;
+        let job = match job {
+            Ok(job) => job,
+            Err(error) => {
+                // On all ranks alike, unless the job has failed: then its end ends these.
+                let streams = others.iter().chain([&handle]).cloned();
+                for handle in streams {
+                    let _ = Shuffle { handle }.shutdown();
+                }
+                return Err(error);
+            }
+        };
         if job != all[Opened::NEW] {
             office
                 .owner()
@@ -165,14 +178,14 @@ fn by_other_relays(
     topology: &Topology,
     options: &StreamOptions,
 ) -> impl Iterator<Item = StreamOptions> + use<> {
-    let max_message_bytes = options.max_message_bytes.min(PART_RECORD_BYTES);
-    let options = StreamOptions {
-        max_message_bytes,
-        ..options.clone()
-    };
+    let longest = options.max_message_bytes;
     let count = match options.route {
-        RouteName::ThreeHop(rails) if rails.turn() == 0 => Carriers::count(topology),
+        RouteName::ThreeHop(rails) if rails.turn() == 0 => Carriers::count(topology, longest),
         _ => 1,
+    };
+    let options = StreamOptions {
+        max_message_bytes: Carriers::longest_part(count, longest),
+        ..options.clone()
     };
     (1..count).map(move |turn| StreamOptions {
         route: match options.route {

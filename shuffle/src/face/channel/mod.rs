@@ -392,11 +392,10 @@ impl<S: Seat> Channels<S> {
     /// Tells others what the owner has for them. Nothing is waited for, and no progress made: the
     /// owner is in use.
     fn tell(&self, owner: &mut Owner) -> News {
-        (self.office).tell(owner, |stream, rank, kind, record| {
+        (self.office).tell(owner, |stream, send| {
             let id = stream.unwrap_or(self.handle.id);
-            self.handle.seat.with("an answer of a channel", |job| {
-                job.engine.out(id)?.send_or_spill_given(rank, kind, record)
-            })
+            let what = "an answer of a channel";
+            self.handle.seat.with(what, |job| send(job.engine.out(id)?))
         })
     }
 

@@ -18,10 +18,10 @@ use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::Message;
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
-use crate::queue::long_buffers;
 use crate::seat::HandlerOutbox;
 
 /// The channels of a job on one rank.
@@ -47,6 +47,11 @@ impl News {
     fn note(&mut self, waker: Option<Waker>) {
         self.is_any = true;
         self.wakers.extend(waker);
+    }
+
+    fn add(&mut self, other: Self) {
+        self.is_any |= other.is_any;
+        self.wakers.extend(other.wakers);
     }
 
     /// Wakes futures, with no lock held.
@@ -88,36 +93,26 @@ impl Office {
         self.carriers.get()
     }
 
-    /// Sends an answer or a request, whose last `head` bytes say what it is, in parts where that is
-    /// long: by the stream that `send` is given, or the caller's own one.
-    fn put(
+    /// Sends an answer, in parts where that is long, by the streams that `by` is given, or the
+    /// caller's own one.
+    fn answer(
         &self,
         target: Rank,
-        kind: u32,
         record: &mut Vec<u8>,
-        head: usize,
-        mut send: impl FnMut(Option<StreamId>, Rank, u32, &mut Vec<u8>) -> Result<()>,
+        mut by: impl FnMut(Option<StreamId>, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let Some(carriers) = self.carriers() else {
-            return send(None, target, kind, record);
-        };
-        let bytes = record.len() - head;
-        if !carriers.cut(target, bytes) {
-            return send(Some(carriers.main()), target, kind, record);
+        let carriers = self.carriers();
+        let (message, head) = record.split_at(record.len() - HEAD_BYTES);
+        if let Some(carriers) = carriers.filter(|by| by.cut(target, message.len())) {
+            let kind = kinds::ANSWER;
+            let by =
+                |stream, send: &mut dyn FnMut(&mut Outbound) -> Result<()>| by(Some(stream), send);
+            if carriers.send_at_once((target, kind), (message, head), by)? {
+                return Ok(());
+            }
         }
-        let (message, head) = record.split_at(bytes);
-        let tail = carriers.begin(bytes);
-        for (number, part) in tail.parts(message).enumerate() {
-            let mut record = part.record()?;
-            let stream = carriers.stream(tail.message as usize + number);
-            let sent = send(Some(stream), target, kinds::PART, &mut record);
-            long_buffers::keep(record);
-            sent?;
-        }
-        with_scratch(|record| {
-            record.extend_from_slice(head);
-            tail.write(record);
-            send(Some(carriers.main()), target, kind | kinds::CUT, record)
+        by(carriers.map(Carriers::main), &mut |out| {
+            out.send_or_spill_given(target, kinds::ANSWER, record)
         })
     }
 
@@ -135,12 +130,12 @@ impl Office {
         }
     }
 
-    /// Tells askers what the owner has for them, others by `send`, which does not wait, and may
-    /// take the memory of the record: by the stream that it is given, or the caller's own one.
+    /// Tells askers what the owner has for them, others by the streams that `by` is given, or the
+    /// caller's own one.
     pub(super) fn tell(
         &self,
         owner: &mut Owner,
-        mut send: impl FnMut(Option<StreamId>, Rank, u32, &mut Vec<u8>) -> Result<()>,
+        mut by: impl FnMut(Option<StreamId>, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
     ) -> News {
         let mut news = News::default();
         while let Some(answer) = owner.take_answer() {
@@ -162,8 +157,7 @@ impl Office {
             }
             let mut send = |record: &mut Vec<u8>| {
                 answer.head.write(record);
-                let to = Rank(answer.to);
-                self.put(to, kinds::ANSWER, record, HEAD_BYTES, &mut send)
+                self.answer(Rank(answer.to), record, &mut by)
             };
             let sent = match answer.bytes {
                 None => with_scratch(send),
@@ -230,17 +224,35 @@ impl Office {
         record: Payload<'_>,
         outbox: &mut impl HandlerOutbox,
     ) -> Result<(), BadRun> {
-        if self.carriers().is_none() {
-            return self.handle(source, kind, record, outbox);
+        let mut news = News::default();
+        let taken = match self.carriers() {
+            None => self.handle(source, kind, record, outbox, &mut news),
+            Some(_) => self.take_in_order(source, kind, record, outbox, &mut news),
+        };
+        if news.is_any {
+            outbox.notify_moved();
         }
+        news.wake();
+        taken
+    }
+
+    /// Takes a record where messages may come in parts: what is to wait waits.
+    fn take_in_order(
+        &self,
+        source: Rank,
+        kind: u32,
+        record: Payload<'_>,
+        outbox: &mut impl HandlerOutbox,
+        news: &mut News,
+    ) -> Result<(), BadRun> {
         // Kept until what does not have to wait any more is handled: two streams may have come to
         // the end of one message each.
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((kind, record)) = parts.take(source, kind, record)? {
-            return self.handle(source, kind, record, outbox);
+            return self.handle(source, kind, record, outbox, news);
         }
         while let Some((kind, record)) = parts.next(source)? {
-            self.handle(source, kind, Payload::Owned(record), outbox)?;
+            self.handle(source, kind, Payload::Owned(record), outbox, news)?;
         }
         Ok(())
     }
@@ -252,6 +264,7 @@ impl Office {
         kind: u32,
         record: Payload<'_>,
         outbox: &mut impl HandlerOutbox,
+        news: &mut News,
     ) -> Result<(), BadRun> {
         let main = self.carriers().map(Carriers::main);
         let bad = |why| no_value(source, why);
@@ -266,8 +279,7 @@ impl Office {
                 });
                 self.note_failure(sent);
             });
-            outbox.notify_moved();
-            waker.into_iter().for_each(Waker::wake);
+            news.note(waker);
             return Ok(());
         }
         let parsed = Request::parse(kind, record.as_slice());
@@ -275,14 +287,8 @@ impl Office {
         let bytes = bytes.len();
         let mut owner = self.owner();
         let taken = owner.take(source.0, request, record.first(bytes), || self.now_ns());
-        let news = self.tell(&mut owner, |stream, rank, kind, record| {
-            outbox.send_on(stream, |out| out.send_or_spill_given(rank, kind, record))
-        });
+        news.add(self.tell(&mut owner, |stream, send| outbox.send_on(stream, send)));
         drop(owner);
-        if news.is_any {
-            outbox.notify_moved();
-        }
-        news.wake();
         taken.map_err(bad)
     }
 }

@@ -2,13 +2,17 @@
 //! relays at once, each by the one that has room for it, and put together where they arrive.
 //!
 //! Each relay is led to by a stream of its own, whose [rails are turned](crate::route::Rails). What
-//! a message is comes behind its parts or before them, over the stream of all requests and answers
-//! and in the order of that: what follows there of the same rank waits until the message is whole.
+//! a message is goes last, over the stream of all requests and answers and in the order of that:
+//! what follows there of the same rank waits until the message is whole. Where a send ends by an
+//! error before, nobody waits for what is missing.
+//!
+//! A sender that waits has small parts go by whichever relay has room. One that does not has a part
+//! for each stream, where each can take one, so that nothing is spilled, and else sends it whole.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use trihop_transport::sync::AtomicU64;
-use trihop_transport::sync::Ordering::Relaxed;
+use trihop_transport::sync::Count;
 use trihop_transport::topology::{Rank, Topology};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,7 +20,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::wire::{HEAD_BYTES, Payload, kinds};
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
+use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
 use crate::queue::long_buffers;
 
@@ -27,8 +33,9 @@ const PART_BYTES: usize = 256 << 10;
 /// Shorter messages go by one relay.
 const LEAST_BYTES: usize = 2 * PART_BYTES;
 
-/// Longest record of a stream that carries parts alone.
-pub(super) const PART_RECORD_BYTES: usize = PART_BYTES + size_of::<RawTail>();
+/// Messages of a rank of which some parts have come and others not: more than the queues of all its
+/// streams can hold apart.
+const MOST_GROWING: usize = 1024;
 
 /// Streams of one opening, whatever relays a node has: each has queues of its own.
 const MOST_STREAMS: u32 = 8;
@@ -73,13 +80,18 @@ impl Tail {
         Some((tail, rest))
     }
 
-    /// The record of each part of a message.
-    pub fn parts(self, message: &[u8]) -> impl Iterator<Item = Part<'_>> {
-        let parts = (0..).step_by(PART_BYTES).zip(message.chunks(PART_BYTES));
+    /// The parts of a message, of so many bytes each.
+    fn cut(self, message: &[u8], bytes: usize) -> impl Iterator<Item = Part<'_>> {
+        let parts = (0..).step_by(bytes).zip(message.chunks(bytes));
         parts.map(move |(begin, bytes)| Part {
             tail: Self { begin, ..self },
             bytes,
         })
+    }
+
+    /// Small ones, for whichever relay has room.
+    pub fn parts(self, message: &[u8]) -> impl Iterator<Item = Part<'_>> {
+        self.cut(message, PART_BYTES)
     }
 }
 
@@ -96,7 +108,7 @@ impl Part<'_> {
     /// # Errors
     /// There is no memory for it.
     pub fn record(&self) -> Result<Vec<u8>> {
-        let bytes = PART_RECORD_BYTES;
+        let bytes = self.bytes.len() + size_of::<RawTail>();
         let mut record = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
         record.extend_from_slice(self.bytes);
         self.tail.write(&mut record);
@@ -110,24 +122,31 @@ pub(super) struct Carriers {
     /// The first is that of requests and answers.
     streams: Vec<StreamId>,
     topology: Topology,
-    messages: AtomicU64,
+    messages: Count,
 }
 
 impl Carriers {
-    /// How many streams a job has, of which each goes over other relays: one where long messages
-    /// are not cut.
-    pub fn count(topology: &Topology) -> u32 {
-        match topology.has_relays() && topology.nodes() > 1 {
+    /// How many streams a job has, of which each goes over other relays, for messages of so many
+    /// bytes at most: one where none is cut.
+    pub fn count(topology: &Topology, message_bytes: usize) -> u32 {
+        let are_cut = message_bytes >= LEAST_BYTES;
+        match are_cut && topology.has_relays() && topology.nodes() > 1 {
             true => topology.processes().most_local().min(MOST_STREAMS),
             false => 1,
         }
+    }
+
+    /// The longest record of so many streams that carry parts alone.
+    pub fn longest_part(streams: u32, message_bytes: usize) -> usize {
+        let part = message_bytes.div_ceil(streams as usize).max(PART_BYTES);
+        part + size_of::<RawTail>()
     }
 
     pub fn new(streams: Vec<StreamId>, topology: Topology) -> Self {
         Self {
             streams,
             topology,
-            messages: AtomicU64::new(0),
+            messages: Count::default(),
         }
     }
 
@@ -151,10 +170,52 @@ impl Carriers {
         bytes >= LEAST_BYTES && !self.topology.is_local(target)
     }
 
+    /// Sends a message that is to be cut without waiting: a part by each stream, and what it is, of
+    /// that kind, behind them; false where one of the streams has no room for it, and nothing was
+    /// sent.
+    pub fn send_at_once(
+        &self,
+        (target, kind): (Rank, u32),
+        (message, head): (&[u8], &[u8]),
+        mut by: impl FnMut(StreamId, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
+        let mut are_free = true;
+        for &stream in &self.streams {
+            by(stream, &mut |out| {
+                are_free &= out.may_begin_long();
+                Ok(())
+            })?;
+        }
+        let tail = self.begin(message.len());
+        let parts = tail.cut(message, message.len().div_ceil(self.streams.len()));
+        let records: Result<Vec<Vec<u8>>> = parts.map(|part| part.record()).collect();
+        let Ok(records) = records else {
+            return Ok(false);
+        };
+        if !are_free {
+            records.into_iter().for_each(long_buffers::keep);
+            return Ok(false);
+        }
+        for (&stream, mut record) in self.streams.iter().zip(records) {
+            by(stream, &mut |out| {
+                out.send_or_spill_given(target, kinds::PART, &mut record)
+            })?;
+            long_buffers::keep(record);
+        }
+        with_scratch(|record| {
+            record.extend_from_slice(head);
+            tail.write(record);
+            by(self.main(), &mut |out| {
+                out.send_or_spill(target, kind | kinds::CUT, record)
+            })
+        })?;
+        Ok(true)
+    }
+
     /// What stands behind the parts of a message that is to be cut.
     pub fn begin(&self, bytes: usize) -> Tail {
         Tail {
-            message: self.messages.fetch_add(1, Relaxed),
+            message: self.messages.add_one(),
             begin: 0,
             bytes: bytes as u64,
         }
@@ -239,16 +300,16 @@ impl Parts {
                 .push_back(Behind::Cut(kind & !kinds::CUT, tail, head));
             return Ok(None);
         }
-        let growing = match of.growing.get_mut(&tail.message) {
-            Some(growing) => growing,
-            None => {
-                // What the message is stands behind it.
-                let no_memory = |_| BadRun::NoMemory(total);
-                let mut bytes = long_buffers::take(total + HEAD_BYTES).map_err(no_memory)?;
-                bytes.resize(total, 0);
-                let new = Growing { bytes, come: 0 };
-                of.growing.entry(tail.message).or_insert(new)
+        let many = of.growing.len();
+        let growing = match of.growing.entry(tail.message) {
+            Entry::Occupied(growing) => growing.into_mut(),
+            Entry::Vacant(_) if many == MOST_GROWING => {
+                return bad("parts of more messages than can be under way");
             }
+            Entry::Vacant(place) => place.insert(Growing {
+                bytes: zeroed(total)?,
+                come: 0,
+            }),
         };
         let begin = usize::try_from(tail.begin).unwrap_or(usize::MAX);
         let is_part = growing.bytes.len() == total
@@ -261,6 +322,9 @@ impl Parts {
         };
         place.copy_from_slice(bytes);
         growing.come += bytes.len();
+        if let Payload::Owned(record) = record {
+            long_buffers::keep(record);
+        }
         Ok(None)
     }
 
@@ -300,6 +364,17 @@ impl Parts {
         }
         Ok(next)
     }
+}
+
+/// Room for a message of so many bytes, and for what it is, which stands behind it. Its pages are
+/// touched as its parts come.
+fn zeroed(bytes: usize) -> Result<Vec<u8>, BadRun> {
+    // Only this says that there is no memory.
+    let room = Vec::<u8>::new().try_reserve_exact(bytes + HEAD_BYTES);
+    room.map_err(|_| BadRun::NoMemory(bytes))?;
+    let mut zeroed = vec![0; bytes + HEAD_BYTES];
+    zeroed.truncate(bytes);
+    Ok(zeroed)
 }
 
 /// A record in memory of its own.

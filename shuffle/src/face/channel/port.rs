@@ -142,13 +142,17 @@ impl<S: Seat> Port<S> {
                     }
                     let target = self.descriptor.owner();
                     let carriers = office.carriers();
-                    let sent = match carriers.filter(|by| by.cut(target, bytes.len())) {
-                        Some(carriers) => self.send_cut(carriers, request, bytes, tries),
-                        None if !tries && handle.sends_lent(bytes.len()) => with_scratch(|tail| {
+                    let carriers = carriers.filter(|by| by.cut(target, bytes.len()));
+                    let cut = carriers.map(|by| self.send_cut(by, request, bytes, tries));
+                    let sent = match cut {
+                        Some(Ok(true)) => Ok(()),
+                        Some(Ok(false)) if tries => Err(Error::WouldBlock),
+                        Some(Err(error)) => Err(error),
+                        _ if !tries && handle.sends_lent(bytes.len()) => with_scratch(|tail| {
                             let kind = request.write(tail);
                             handle.send_lent(target, kind, Record { bytes, tail })
                         }),
-                        None => with_request(request, bytes, |kind, record| match tries {
+                        _ => with_request(request, bytes, |kind, record| match tries {
                             true => handle.try_send(|out| out.try_send(target, kind, record)),
                             false => handle.send(
                                 |out| out.try_send(target, kind, record),
@@ -181,71 +185,49 @@ impl<S: Seat> Port<S> {
         }
     }
 
-    /// Sends a message in parts, each by a relay that has room for it, and waits for that unless it
-    /// is `tried` only, or this is a handler.
+    /// Sends a message in parts; false where that is not possible now, and nothing was sent.
     fn send_cut(
         &self,
         carriers: &Carriers,
         request: Request,
         bytes: &[u8],
         tries: bool,
-    ) -> Result<()> {
-        let (channels, target) = (&self.channels, self.descriptor.owner());
-        let handle = &channels.handle;
-        let tail = carriers.begin(bytes.len());
-        let head = || {
-            with_scratch(|record| {
-                let kind = request.write(record) | kinds::CUT;
-                tail.write(record);
-                match tries {
-                    true => handle.try_send(|out| out.try_send(target, kind, record)),
-                    false => handle.send(
-                        |out| out.try_send(target, kind, record),
-                        |out| out.send_or_spill(target, kind, record),
-                    ),
-                }
-            })
-        };
-        let waits = !tries && !handle.seat.is_in_handler() && handle.seat.may_wait(SEND).is_ok();
-        // Where nothing is waited for, this alone may be refused.
-        if !waits {
-            head()?;
-        }
-        let mut has_begun = !waits;
-        let sent = tail
-            .parts(bytes)
-            .enumerate()
-            .try_for_each(|(number, part)| {
-                let mut record = part.record()?;
-                let first = tail.message as usize + number;
-                let streams = (first..first + carriers.len()).map(|at| carriers.stream(at));
-                let sent = match waits {
-                    true => handle.seat.wait(ROOM, |job| {
-                        let taken = |stream| {
-                            let out = job.engine.out(stream)?;
-                            out.try_send(target, kinds::PART, &record)
-                        };
-                        let mut each = streams.clone().map(taken);
-                        match each.find(|sent| *sent != Err(Error::WouldBlock)) {
-                            Some(sent) => sent.map(Some),
-                            None => Ok(None),
-                        }
-                    }),
-                    false => handle.seat.with(SEND, |job| {
-                        let out = job.engine.out(carriers.stream(first))?;
-                        out.send_or_spill_given(target, kinds::PART, &mut record)
-                    }),
-                };
-                has_begun |= sent.is_ok();
-                long_buffers::keep(record);
-                sent
+    ) -> Result<bool> {
+        let (handle, target) = (&self.channels.handle, self.descriptor.owner());
+        if tries || handle.seat.is_in_handler() || handle.seat.may_wait(SEND).is_err() {
+            return with_scratch(|head| {
+                let kind = request.write(head);
+                carriers.send_at_once((target, kind), (bytes, head), |stream, send| {
+                    handle.seat.with(SEND, |job| send(job.engine.out(stream)?))
+                })
             });
-        let sent = sent.and_then(|()| if waits { head() } else { Ok(()) });
-        // Its owner would wait for the rest for ever, and for all that comes behind.
-        sent.or_else(|error| match has_begun {
-            true => handle.seat.with(SEND, |job| Err(job.fail(error))),
-            false => Err(error),
-        })
+        }
+        let tail = carriers.begin(bytes.len());
+        for (number, part) in tail.parts(bytes).enumerate() {
+            let record = part.record()?;
+            // Each begins with another one.
+            let first = tail.message as usize + number;
+            let streams = (first..first + carriers.len()).map(|at| carriers.stream(at));
+            let sent = handle.seat.wait(ROOM, |job| {
+                let taken = streams.clone().map(|stream| {
+                    let out = job.engine.out(stream)?;
+                    out.try_send(target, kinds::PART, &record)
+                });
+                let taken = { taken }.find(|sent| *sent != Err(Error::WouldBlock));
+                taken.transpose()
+            });
+            long_buffers::keep(record);
+            sent?;
+        }
+        with_scratch(|record| {
+            let kind = request.write(record) | kinds::CUT;
+            tail.write(record);
+            handle.send(
+                |out| out.try_send(target, kind, record),
+                |out| out.send_or_spill(target, kind, record),
+            )
+        })?;
+        Ok(true)
     }
 
     /// What has found no room may find some later: on the inline seat only calls make it.

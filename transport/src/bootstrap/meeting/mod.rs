@@ -40,6 +40,9 @@ const FAILED: u8 = 0;
 
 const NAME: &str = "agents";
 
+/// How long the first agent has to say whether others have jobs.
+const ASKING: Duration = Duration::from_secs(2);
+
 /// Between two attempts to be let in at the first agent.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -140,7 +143,8 @@ impl Meeting {
     /// # Errors
     /// The first agent cannot be asked.
     pub fn quiet_for(&self) -> Result<Option<Duration>> {
-        self.joiner.connect()?.quiet_for()
+        let wait = self.joiner.0.wait.min(ASKING);
+        self.joiner.connect_within(wait)?.quiet_for()
     }
 
     /// Ends it for all. What is left is to wait for, at the first agent: the store of jobs that
@@ -202,16 +206,20 @@ impl Joiner {
     }
 
     fn connect(&self) -> Result<Client> {
+        self.connect_within(self.0.wait)
+    }
+
+    /// Each wait on the connection ends after `wait`.
+    fn connect_within(&self, wait: Duration) -> Result<Client> {
         let Known {
             topology,
             secret,
             addresses,
-            wait,
             lost_after,
             ..
         } = &*self.0;
         let (rank, size) = (topology.rank(), topology.size());
-        let deadline = Instant::now() + *wait;
+        let deadline = Instant::now() + wait;
         let unreached = |why: &str| {
             failed(format!(
                 "the first agent was not reached at {addresses:?}: {why}"
@@ -221,7 +229,7 @@ impl Joiner {
             let stream = dial::connect(addresses.iter().copied(), deadline);
             let stream = stream.map_err(|e| unreached(&e.to_string()))?;
             keep_alive(stream.as_fd(), *lost_after).map_err(|e| unreached(&e.to_string()))?;
-            let socket = LauncherSocket::of(stream.into(), *wait);
+            let socket = LauncherSocket::of(stream.into(), wait);
             let unheard = match dial::introduce(&socket, secret, Claim { rank, size }, deadline) {
                 Ok(()) => break socket,
                 Err(unheard) => unheard,
