@@ -84,6 +84,36 @@ fn handlers_that_send_over_relays_are_answered_before_the_fence_ends() {
     }
 }
 
+/// All ranks have had all of a stream and close it, while its last batches may be unacknowledged:
+/// that they have is said over other links. A relay that has closed it says no more of it.
+#[test]
+fn relays_close_a_stream_and_leave_no_other_one_waiting() {
+    for seed in seeds(72) {
+        let replay = Replay(seed);
+        let mut world = world(seed, false);
+        let sent: u64 = world.exchange(10, mixed).values().sum();
+        let ranks = world.size() as usize;
+        let has_all = |world: &World| {
+            let had = (0..world.size()).map(|rank| world.stats(rank).delivered);
+            had.sum::<u64>() == sent
+        };
+        while !has_all(&world) {
+            world.step();
+        }
+        let number = world.job.members[ranks].stream().0.id;
+        let mut open: Vec<usize> = (ranks..world.job.members.len()).collect();
+        let mut close = |world: &mut World| {
+            open.retain(|&at| !world.job.members[at].engine.retire_at_relay(number));
+            open.is_empty()
+        };
+        while !close(&mut world) {
+            let moves = world.job.step().unwrap();
+            assert!(moves || close(&mut world), "relays wait for ever");
+        }
+        std::mem::forget(replay);
+    }
+}
+
 #[test]
 fn broadcasts_reach_each_mini_rank_once_and_relays_hand_none_out() {
     for seed in seeds(40) {

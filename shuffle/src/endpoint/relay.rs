@@ -1,6 +1,7 @@
 //! What the engine of a relay does beside passing on: it has no application that would ask for it.
 
 use super::Engine;
+use crate::engine::inbound::Links;
 use crate::error::{Error, Result};
 use crate::route::EndpointId;
 use crate::terminate::round::Round;
@@ -36,14 +37,17 @@ impl Engine {
         closed.any(|&at| self.streams[at].id == number)
     }
 
-    /// Closes the stream with this number, once nothing of it is left here.
+    /// Closes the stream with this number, once nothing of it is left here, and all who sent hear
+    /// of it: they close theirs once they have.
     pub fn retire_at_relay(&mut self, number: u16) -> bool {
         let Some(&Some(at)) = self.places.get(usize::from(number)) else {
             return true;
         };
         let (state, out) = (&self.streams[at], &self.outs[at]);
         let in_round = state.rounds.is_begun() || self.joined.get(at).is_some_and(Option::is_some);
-        let is_over = !in_round && state.is_quiet(out);
+        let links = state.inbound.links.as_ref();
+        let owes = links.is_some_and(Links::owes_acknowledgements);
+        let is_over = !in_round && !owes && state.is_quiet(out);
         if is_over {
             self.outs[at].close();
             self.retire(self.id_of(at));

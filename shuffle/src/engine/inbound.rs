@@ -495,6 +495,11 @@ impl Links {
         }
     }
 
+    /// Whether somebody waits to hear that batches were taken.
+    pub fn owes_acknowledgements(&self) -> bool {
+        self.incoming.iter().any(|from| from.unacknowledged > 0)
+    }
+
     /// Whether all who sent long batches have heard that these were taken: they may have to make
     /// progress until then. Those who have not are told at once.
     pub fn has_thanked(&mut self) -> bool {
