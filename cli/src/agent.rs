@@ -29,8 +29,8 @@ told the number of the node's ranks; the first one has the name and says `ready`
 
 With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
 once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
-and a second one ends it at once. Agents of several nodes, one on each, stay and end together, and
-each job has ranks on all of them, or on as many as its ranks say.
+and a second one ends it at once. Agents of several nodes, one or several on each, stay and end
+together, and each job has ranks on all nodes, or on as many as its ranks say.
 
 EXIT STATUS
   0  its job, or all of them, has ended

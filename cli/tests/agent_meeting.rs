@@ -15,10 +15,12 @@ use trihop::{ChannelLimits, Error, Job, Options, Rank, Seat, State, over, thread
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
-/// Agents that stay, one on each of several simulated nodes, and their launcher.
+/// Agents that stay on several simulated nodes, and their launcher.
 struct Agents {
     launcher: Launched,
+    /// By node.
     names: Vec<String>,
+    per_node: usize,
 }
 
 impl Agents {
@@ -27,20 +29,31 @@ impl Agents {
         Self::start_on(what, &[2, 1], linger, environment)
     }
 
-    /// On nodes with so many ranks.
+    /// On nodes with so many ranks, one on each.
     fn start_on(what: &str, ranks: &[u32], linger: &str, environment: &str) -> Self {
+        Self::start_many(what, (ranks, 1), linger, environment)
+    }
+
+    /// On nodes with so many ranks, so many on each.
+    fn start_many(
+        what: &str,
+        (ranks, per_node): (&[u32], usize),
+        linger: &str,
+        environment: &str,
+    ) -> Self {
         let name = format!("trihop-test-{what}-{}-", std::process::id());
         let nodes = ranks.len();
         let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
         let agent = format!(
-            "set {}; shift $TRIHOP_RANK; exec env {environment} {TRIHOP} agent --ranks $1 \
-             --linger-ms {linger} --name {name}$TRIHOP_RANK",
+            "set {}; node=$((TRIHOP_RANK / {per_node})); shift $node; \
+             exec env {environment} {TRIHOP} agent --ranks $1 --linger-ms {linger} \
+             --name {name}$node",
             ranks.join(" ")
         );
-        let nodes_text = nodes.to_string();
+        let (nodes_text, agents) = (nodes.to_string(), (nodes * per_node).to_string());
         let run = [
             "-n",
-            &nodes_text,
+            &agents,
             "--nodes",
             &nodes_text,
             "--no-prefix",
@@ -55,23 +68,33 @@ impl Agents {
         ready.sort();
         let said = names.iter().map(|name| format!("ready {name}"));
         assert_eq!(ready, said.collect::<Vec<_>>());
-        Self { launcher, names }
+        Self {
+            launcher,
+            names,
+            per_node,
+        }
     }
 
-    /// The process of the agent of a node.
-    fn id(&self, node: usize) -> u32 {
-        let has_name = |id: &u32| {
-            let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0)
-                .any(|word| word == self.names[node].as_bytes())
+    /// The process of an agent; they count node by node.
+    fn id(&self, agent: usize) -> u32 {
+        let number = format!("TRIHOP_RANK={agent}");
+        let has_number = |id: &u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let mut lines = environment.split(|byte| *byte == 0);
+            lines.any(|line| line == number.as_bytes())
         };
         let agents = self.launcher.children_with("agent");
-        agents.into_iter().find(has_name).expect("it runs")
+        agents.into_iter().find(has_number).expect("it runs")
     }
 
-    fn signal(&self, node: usize, signal: i32) {
+    fn ids(&self) -> Vec<u32> {
+        let agents = 0..self.names.len() * self.per_node;
+        agents.map(|agent| self.id(agent)).collect()
+    }
+
+    fn signal(&self, agent: usize, signal: i32) {
         // SAFETY: a system call on integers; its launcher has not reaped it.
-        assert_eq!(unsafe { libc::kill(self.id(node) as i32, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(self.id(agent) as i32, signal) }, 0);
     }
 
     /// All ranks of a job.
@@ -83,9 +106,7 @@ impl Agents {
     }
 
     fn threads_of_jobs(&self) -> usize {
-        (0..self.names.len())
-            .map(|node| threads_of_jobs(self.id(node)))
-            .sum()
+        self.ids().into_iter().map(threads_of_jobs).sum()
     }
 }
 
@@ -364,14 +385,118 @@ fn channels_outlast_agents_that_are_killed() {
 }
 
 #[test]
-fn several_agents_of_a_node_serve_one_job() {
-    let agent =
-        format!("exec {TRIHOP} agent --ranks 2 --linger-ms 0 --name trihop-test-$TRIHOP_RANK");
-    let mut command = Command::new(TRIHOP);
-    command.args(["run", "-n", "2", "--", "sh", "-c", &agent]);
-    command.env_remove(ENV_ROLE);
-    let ended = Launched::start(command).wait();
-    assert_eq!(ended.status, 1, "{}", ended.stderr);
-    let why = "several agents of one node serve one job";
-    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+fn several_agents_of_a_node_stay_and_share_each_job() {
+    let test = "several_agents_of_a_node_stay_and_share_each_job";
+    let greet_at = |job: &str| match job {
+        "on one" => greet_of(2, 1),
+        _ => greet_of(5, 2),
+    };
+    match role().as_deref() {
+        None => {}
+        Some("steady") => return exchange_until_told(true).unwrap(),
+        Some(job) => return greet_at(job).unwrap(),
+    }
+    let agents = Agents::start_many("meeting-nics", (&[3, 2], 2), "never", "");
+    let all = |job: &str, role: &str| -> Vec<_> {
+        let places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)].into_iter();
+        let start = |(node, place): (usize, u32)| {
+            start_rank_at(place, test, &agents.names[node], job, role)
+        };
+        places.map(start).collect()
+    };
+    let end_well = |ranks: Vec<Launched>, what: &str| {
+        for rank in ranks {
+            has_ended_well(&rank.wait(), what);
+        }
+    };
+    let steady = all("steady", "steady");
+    have_attached(&steady);
+    let come_and_go = |turns: u32| {
+        (0..turns).for_each(|_| end_well(all("", "one"), "one after the other"));
+        until("the last job has ended", || agents.threads_of_jobs() == 4);
+        agents
+            .ids()
+            .into_iter()
+            .map(descriptors)
+            .collect::<Vec<_>>()
+    };
+    let few = come_and_go(2);
+    assert_eq!(come_and_go(10), few, "descriptors");
+    // Several at a time, by their names; one of them has ranks on the second node alone.
+    let jobs = ["a", "b", "c"].map(|job| all(job, "one"));
+    let alone = [(), ()].map(|()| start_rank_of(1, test, &agents.names[1], "d", "on one"));
+    end_well(alone.into(), "the job on one node");
+    end_well(jobs.into_iter().flatten().collect(), "one of three jobs");
+    // One that has no ranks of its own to receive is the end of all, too.
+    agents.signal(3, libc::SIGTERM);
+    until("the agents take no more jobs", || {
+        let late = start_rank_of(1, test, &agents.names[1], "", "on one").wait();
+        late.status != 0
+    });
+    for mut rank in steady {
+        rank.close_stdin();
+        has_ended_well(&rank.wait(), "the job that stays");
+    }
+    agents.launcher.wait().succeeded();
+}
+
+#[test]
+fn several_agents_of_one_node_end_after_their_time_to_linger() {
+    let test = "several_agents_of_one_node_end_after_their_time_to_linger";
+    if role().is_some() {
+        return greet_of(3, 1).unwrap();
+    }
+    let agents = Agents::start_many("meeting-node", (&[3], 3), "200", "");
+    for rank in [(), (), ()].map(|()| start_rank(test, &agents.names[0], "", "guest")) {
+        has_ended_well(&rank.wait(), "a rank");
+    }
+    agents.launcher.wait().succeeded();
+}
+
+#[test]
+fn where_one_of_several_agents_of_a_node_is_killed_its_jobs_hear_of_it_and_all_end() {
+    let test = "where_one_of_several_agents_of_a_node_is_killed_its_jobs_hear_of_it_and_all_end";
+    if role().is_some() {
+        let error = exchange_until_told(false).unwrap_err();
+        assert!(matches!(error, Error::AgentDead { .. }), "{error}");
+        return eprintln!("it has heard");
+    }
+    let agents = Agents::start_many("meeting-nic-killed", (&[3, 3], 2), "never", "");
+    let of_node = |node: usize| {
+        let name = &agents.names[node];
+        [(), (), ()].map(|()| start_rank(test, name, "", "steady"))
+    };
+    let ranks: Vec<_> = [of_node(0), of_node(1)].into_iter().flatten().collect();
+    have_attached(&ranks);
+    let others = [0, 1, 2].map(|agent| agents.id(agent));
+    agents.signal(3, libc::SIGKILL);
+    for rank in ranks {
+        let ended = rank.wait();
+        assert!(ended.stderr.contains("it has heard"), "{}", ended.stderr);
+    }
+    let ended = agents.launcher.wait();
+    assert_ne!(ended.status, 0);
+    assert!(others.into_iter().all(|agent| !alive(agent)));
+}
+
+/// What is wrong with an agent is said as it starts, not with its first job.
+#[test]
+fn agents_that_cannot_share_their_nodes_ranks_say_so_at_once() {
+    let refused = |ranks: &str| {
+        let agent = format!(
+            "set {ranks}; shift $TRIHOP_RANK; \
+             exec {TRIHOP} agent --ranks $1 --linger-ms 0 --name trihop-test-unequal-{}",
+            std::process::id()
+        );
+        let mut command = Command::new(TRIHOP);
+        command.args(["run", "-n", "2", "--", "sh", "-c", &agent]);
+        command.env_remove(ENV_ROLE);
+        let ended = Launched::start(command).wait();
+        assert_eq!(ended.status, 1, "{}", ended.stderr);
+        ended.stderr
+    };
+    let said = refused("2 3");
+    assert!(said.contains("were told 2 and 3 ranks"), "{said}");
+    let said = refused("1 1");
+    assert!(said.contains("has 2 agents and 1 ranks"), "{said}");
 }

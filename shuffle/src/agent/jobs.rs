@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::{
-    Bootstrap, Joiner, Meeting, Party, Reception, Rest, Single, start_beside_agents,
+    Bootstrap, Follower, JobOfAgents, Joiner, Meeting, Party, Reception, Rest, Single,
+    ranks_of_nodes, start_beside_agents,
 };
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::memory::descriptors::wait_for_any;
@@ -14,7 +15,7 @@ use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::watch::{eventfd, is_woken, wake};
 
 use crate::config::Options;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::JobState;
 use crate::seat::{Inline, Park, relay};
 
@@ -40,25 +41,27 @@ pub trait AskedToEnd {
 /// Serves jobs of `ranks` processes each on this node: takes `name`, and relays for each job whose
 /// ranks have come, until its ranks have shut it down.
 ///
-/// Where the launcher has started an agent on each of several nodes, a job has ranks on all of
-/// them, or on as many as these say ([`ENV_NODES`](super::ENV_NODES)), of each node as many as its
-/// agent was told, and begins once all have come: jobs of one name and number of nodes in the order
-/// in which their ranks came, on each node. Those that come at about the same time need names of
-/// their own: nothing else tells whose ranks are whose.
+/// Where the launcher has started agents on several nodes, a job has ranks on all of them, or on as
+/// many as these say ([`ENV_NODES`](super::ENV_NODES)), of each node as many as its agents were
+/// told, and begins once all have come: jobs of one name and number of nodes in the order in which
+/// their ranks came, on each node. Those that come at about the same time need names of their own:
+/// nothing else tells whose ranks are whose. Where it has started several on a node, the first one
+/// there takes the name, and all of them share the ranks of each job.
 ///
 /// It ends once it has had a job and then none for as long as `linger`, and no other agent of its
-/// launch either, without end where that is `None`; when it is asked to; or when another agent ends. Then it gives its name free for another
-/// agent, refuses ranks that wait for others of their job, and ends with the last of its jobs.
-/// Asked once more it returns at once; the jobs that it has then end with its process.
+/// launch either, without end where that is `None`; when it is asked to; or when another agent
+/// ends. Then it gives its name free for another agent, refuses ranks that wait for others of their
+/// job, and ends with the last of its jobs. Asked once more it returns at once; the jobs that it has
+/// then end with its process.
 ///
 /// A job that fails is logged at level warn, and is the end of that job alone; so is one for which
 /// no thread is to be had or descriptors run out, and one whose relay panics: its ranks hear why.
-/// Memory is bounded for each of them; threads and descriptors are the process's. `ready` is called
-/// once ranks may come.
+/// Memory is bounded for each of them; threads and descriptors are the process's. `ready` is
+/// called, at the first agent of a node, once ranks may come.
 ///
 /// # Errors
-/// A name that another agent has; a launcher that knows several agents of one node; its own; the
-/// first agent cannot be reached by the others.
+/// A name that another agent has; a node without ranks, or with fewer than agents, or whose agents
+/// were told different numbers; the launcher's own; the first agent cannot be reached by the others.
 pub fn serve_jobs(
     options: Options,
     name: &str,
@@ -70,26 +73,36 @@ pub fn serve_jobs(
     options.check()?;
     let mut bootstrap = start_beside_agents(options.launcher, options.bootstrap_timeout())?;
     let topology = bootstrap.topology();
-    let agents = topology.size();
-    if agents > topology.nodes() {
-        let why = "several agents of one node serve one job; start them without a time to linger";
-        return Err(Error::config("agent", why));
-    }
-    let reception = Reception::open(name, ranks, 1..=agents, MOST_WAITING)?;
+    let (agents, nodes, is_first) = (
+        topology.size(),
+        topology.nodes(),
+        topology.local_rank() == 0,
+    );
+    let reception = is_first.then(|| Reception::open(name, ranks, 1..=nodes, MOST_WAITING));
+    let reception = reception.transpose()?;
+    // Each job asks for those of its own nodes; what is wrong with any is said now.
+    ranks_of_nodes(&mut *bootstrap, ranks)?;
     let mut meet = || {
         let (interfaces, wait) = (options.interfaces(), options.bootstrap_timeout());
         let waits = (wait, options.watch_timeout());
         Meeting::open(&mut *bootstrap, &interfaces, options.loopback, waits)
     };
     let meeting = (agents > 1).then(&mut meet).transpose()?;
+    let follower = || meeting.as_ref().map(|meeting| meeting.joiner().follower());
+    let entrance = match reception {
+        Some(reception) => Entrance::Ranks(reception),
+        None => Entrance::FirstAgent(follower().expect("it is not the only agent")),
+    };
     let agent = Agent {
         options,
         ranks,
         bootstrap,
         jobs: Jobs::new()?,
     };
-    ready();
-    agent.serve(Doors { reception, meeting }, linger, asked)
+    if is_first {
+        ready();
+    }
+    agent.serve(Doors { entrance, meeting }, linger, asked)
 }
 
 struct Agent {
@@ -102,12 +115,73 @@ struct Agent {
 
 /// By what jobs come to an agent.
 struct Doors {
-    reception: Reception,
-    /// With the agents of other nodes.
+    entrance: Entrance,
+    /// With other agents.
     meeting: Option<Meeting>,
 }
 
+enum Entrance {
+    /// Ranks come, to the first agent of a node.
+    Ranks(Reception),
+    /// Any other one there hears it when those of all nodes have.
+    FirstAgent(Follower),
+}
+
+/// A job that has come.
+enum Coming {
+    /// To this agent: its ranks have, and others may have to.
+    Ranks(Party, Option<Joiner>),
+    /// To all of its agents.
+    All(JobOfAgents),
+}
+
 impl Doors {
+    /// Whether nobody waits here for the other ranks of a job.
+    fn is_empty(&self) -> bool {
+        match &self.entrance {
+            Entrance::Ranks(reception) => reception.is_empty(),
+            Entrance::FirstAgent(_) => true,
+        }
+    }
+
+    /// Waits for a job, as [`Reception::receive`].
+    fn receive(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<Option<Coming>> {
+        let stays = self.meeting.as_ref().map(Meeting::stays);
+        let mut descriptors: Vec<_> = others.iter().copied().chain(stays).collect();
+        let follower = match &mut self.entrance {
+            Entrance::Ranks(reception) => {
+                let party = reception.receive(&descriptors, deadline)?;
+                let joiner = self.meeting.as_ref().map(Meeting::joiner);
+                return Ok(party.map(|party| Coming::Ranks(party, joiner)));
+            }
+            Entrance::FirstAgent(follower) => follower,
+        };
+        let next = match follower.next_job() {
+            Ok(Some(job)) => return Ok(Some(Coming::All(job))),
+            Ok(None) => LONG,
+            Err(error) => {
+                // Where the meeting is over, that says so itself.
+                tracing::debug!(%error, "this agent cannot wait for its next job");
+                LOOK_AGAIN[0]
+            }
+        };
+        descriptors.extend(follower.descriptor());
+        let until = deadline.into_iter().chain([Instant::now() + next]).min();
+        wait_for_any(&descriptors, until.expect("one is given"))?;
+        Ok(None)
+    }
+
+    /// Has the ranks of a job that had come hear why it does not begin.
+    fn refuse(&self, party: &Party, why: &str) {
+        if let Entrance::Ranks(reception) = &self.entrance {
+            reception.refuse_all(party, why);
+        }
+    }
+
     /// What is left of the time to linger, where others have had jobs meanwhile that this node had
     /// no part of; at least so long where they have some, or cannot be asked.
     fn left_of(&self, linger: Option<Duration>, again: Duration) -> Option<Duration> {
@@ -129,7 +203,9 @@ impl Doors {
 
     /// Lets no further job in; what others may still need then.
     fn close(self, why: &str) -> Option<Rest> {
-        self.reception.close(why);
+        if let Entrance::Ranks(reception) = self.entrance {
+            reception.close(why);
+        }
         self.meeting.and_then(Meeting::leave)
     }
 }
@@ -164,7 +240,7 @@ impl Agent {
                 self.jobs.wait(asked, rest)?;
                 continue;
             };
-            let is_alone = is_alone && open.reception.is_empty();
+            let is_alone = is_alone && open.is_empty();
             let end = ends_at.filter(|_| is_alone);
             let is_over = end.is_some_and(|end| Instant::now() >= end);
             if is_over && let Some(left) = open.left_of(linger, again) {
@@ -186,17 +262,18 @@ impl Agent {
             let others: Vec<_> = [self.jobs.ended.woken.as_fd()]
                 .into_iter()
                 .chain(asked.map(AskedToEnd::descriptor))
-                .chain(open.meeting.as_ref().map(Meeting::stays))
                 .collect();
-            if let Some(party) = open.reception.receive(&others, end)? {
-                let joiner = open.meeting.as_ref().map(Meeting::joiner);
+            if let Some(job) = open.receive(&others, end)? {
+                let party = match &job {
+                    Coming::Ranks(party, _) => Some(party.clone()),
+                    Coming::All(_) => None,
+                };
                 let (options, ranks) = (self.options.clone(), self.ranks);
-                let started = self.jobs.start(options, ranks, party.clone(), joiner);
-                match started {
+                match self.jobs.start(options, ranks, job) {
                     Ok(()) => ends_at = None,
                     Err(error) => {
                         tracing::warn!(%error, "refused a job");
-                        open.reception.refuse_all(&party, &error.to_string());
+                        party.inspect(|party| open.refuse(party, &error.to_string()));
                     }
                 }
             }
@@ -231,19 +308,13 @@ impl Jobs {
     }
 
     /// Starts the relay of a job, on a thread of its own.
-    fn start(
-        &mut self,
-        options: Options,
-        ranks: u32,
-        party: Party,
-        joiner: Option<Joiner>,
-    ) -> Result<()> {
+    fn start(&mut self, options: Options, ranks: u32, job: Coming) -> Result<()> {
         let number = self.started;
         self.started += 1;
         let ended = TellEnded(Arc::clone(&self.ended), number);
         let thread = masked::spawn("trihop-agent-job", move || {
             let _ended = ended;
-            match serve_job(options, ranks, party, joiner) {
+            match serve_job(options, ranks, job) {
                 Ok(()) => tracing::debug!(number, "a job of this agent has ended"),
                 Err(error) => tracing::warn!(%error, number, "a job of this agent has failed"),
             }
@@ -296,11 +367,17 @@ impl Drop for TellEnded {
 }
 
 /// Relays for one job: these ranks are all of it, or all of this node.
-fn serve_job(options: Options, ranks: u32, party: Party, joiner: Option<Joiner>) -> Result<()> {
-    let launcher = store_of_job(&party, joiner);
-    let mut waiting = Unwelcomed(Some(party));
+fn serve_job(options: Options, ranks: u32, job: Coming) -> Result<()> {
+    let (launcher, party) = match job {
+        Coming::Ranks(party, joiner) => (store_of_job(&party, joiner), Some(party)),
+        Coming::All(job) => (Ok(Box::new(job) as Box<dyn Bootstrap>), None),
+    };
+    let mut waiting = Unwelcomed(party);
     let started = launcher.and_then(|launcher| {
-        let mut receive = |_: &[&str]| Ok(waiting.0.take().expect("a job is received once"));
+        let mut receive = |_: &[&str]| {
+            let party = waiting.0.take();
+            Ok(party.expect("the first agent of a node receives a job's ranks once"))
+        };
         JobState::start_agent(options, launcher, ranks, &mut receive)
     });
     let mut started = match started {

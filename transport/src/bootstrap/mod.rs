@@ -36,7 +36,7 @@ pub use custom::{Allgather, Custom};
 pub use detect::{detect, environment_rank};
 pub use local::Local;
 pub use master::Master;
-pub use meeting::{JobOfAgents, Joiner, Meeting, Rest};
+pub use meeting::{Follower, JobOfAgents, Joiner, Meeting, Rest};
 pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use shared::Shared;

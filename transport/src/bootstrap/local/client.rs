@@ -16,6 +16,9 @@ const MISSING_WAIT: Duration = Duration::from_secs(2);
 /// How often somebody who waits for others looks whether it is still worth it.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What another agent of a node does.
+const FOLLOWING: &str = "waiting for the next job of this node's first agent";
+
 /// One rank's connection to whoever keeps the store.
 #[derive(Debug)]
 pub(in crate::bootstrap) struct Client {
@@ -84,8 +87,9 @@ impl Client {
         }
     }
 
-    /// Comes to `job` as an agent, one of `all`, and waits until all others of it have, so many (0
-    /// for all there are), unless there is a reason to give up. Returns their numbers.
+    /// Comes to `job` on so many nodes (0 for all) as the first agent of its node, one of `all`
+    /// agents, and waits until all others of it have, unless there is a reason to give up. Returns
+    /// their numbers.
     ///
     /// # Errors
     /// That reason; agents that have not come in time, by their numbers.
@@ -114,6 +118,31 @@ impl Client {
                 Err(problem) => return Err(self.broken(problem, doing)),
             }
         };
+        self.agents_of(reply, all, doing)
+    }
+
+    /// Asks, as another agent of a node, for the next job to which the first one there comes.
+    ///
+    /// # Errors
+    /// When the other side does not take it.
+    pub fn follow(&mut self) -> Result<()> {
+        let sent = self.send(&Request::Follow, self.socket.deadline());
+        sent.map_err(|problem| self.broken(problem, FOLLOWING))
+    }
+
+    /// The agents of that job, of `all` there are, once it has begun.
+    ///
+    /// # Errors
+    /// When the meeting is over, or the other side gone.
+    pub fn followed(&mut self, all: u32) -> Result<Option<Vec<u32>>> {
+        match self.reply(Instant::now()) {
+            Ok(reply) => self.agents_of(reply, all, FOLLOWING).map(Some),
+            Err(Problem::Broken(Broken::Late)) => Ok(None),
+            Err(problem) => Err(self.broken(problem, FOLLOWING)),
+        }
+    }
+
+    fn agents_of(&self, reply: Reply, all: u32, doing: &str) -> Result<Vec<u32>> {
         match reply {
             Reply::Value(Some(agents)) => {
                 let agents = wire::decode_agents(&agents, all);

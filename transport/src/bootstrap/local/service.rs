@@ -90,7 +90,7 @@ impl Service {
             Request::Missing => Reply::Missing(self.missing()),
             Request::Finalize => Reply::Done,
             Request::Fence => return self.arrive(rank, effects),
-            Request::Join { .. } | Request::Quiet => {
+            Request::Join { .. } | Request::Quiet | Request::Follow => {
                 Reply::Failed("this launcher has one job".into())
             }
             Request::Abort { status, why } => {

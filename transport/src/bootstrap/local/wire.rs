@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Version of these frames, said in the first one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Largest value in the store, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -53,10 +53,10 @@ pub enum Request {
     },
     /// Take leave; answered by `Done`.
     Finalize,
-    /// Of an agent: come to a job of several, for all that follows; answered, once all agents of it
-    /// have, by the `Value` of [`encode_agents`].
+    /// Of the first agent of a node: come to a job of several, for all that follows; answered, once
+    /// all agents of it have, by the `Value` of [`encode_agents`].
     Join {
-        /// How many agents the job has; 0 for all.
+        /// How many nodes the job has ranks on; 0 for all.
         nodes: u32,
         /// Name of the job.
         job: String,
@@ -64,6 +64,9 @@ pub enum Request {
     /// Of an agent: for how long no agent has had a job; answered by a `Value`, of so many
     /// milliseconds, and of nothing while one has.
     Quiet,
+    /// Of another agent of a node: come to the next job to which the first one there comes;
+    /// answered as [`Request::Join`].
+    Follow,
 }
 
 /// What the launcher answers.
@@ -138,6 +141,7 @@ impl Request {
             Self::Finalize => frame(out, 7, &[]),
             Self::Join { nodes, job } => frame(out, 8, &[&nodes.to_le_bytes(), job.as_bytes()]),
             Self::Quiet => frame(out, 9, &[]),
+            Self::Follow => frame(out, 10, &[]),
         }
     }
 
@@ -175,6 +179,7 @@ impl Request {
                 job: body.rest_text()?,
             },
             9 => Self::Quiet,
+            10 => Self::Follow,
             kind => return Err(BadFrame(format!("request of unknown kind {kind}"))),
         };
         body.end()?;
@@ -336,6 +341,7 @@ mod tests {
             Just(Request::Finalize),
             (any::<u32>(), ".{0,50}").prop_map(|(nodes, job)| Request::Join { nodes, job }),
             Just(Request::Quiet),
+            Just(Request::Follow),
         ]
     }
 

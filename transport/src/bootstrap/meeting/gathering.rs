@@ -6,8 +6,9 @@ use std::time::Instant;
 use crate::bootstrap::agent::JOB_BYTES_MAX;
 use crate::bootstrap::local::service::{Effect, Service, check_greeting, ranges};
 use crate::bootstrap::local::wire::{Reply, Request, encode_agents};
+use crate::topology::{NodeId, Rank, Topology};
 
-/// Jobs of which some agents have come and others not.
+/// Jobs of which some nodes have come and others not.
 const MOST_WAITING: usize = 1024;
 
 /// What is to be said to whom, by the number of its connection.
@@ -15,8 +16,11 @@ pub(super) type Replies = Vec<(u64, Reply)>;
 
 /// All connections of the agents, by their numbers, and the jobs that they have met in.
 pub(super) struct Gatherings {
-    agents: usize,
+    /// The agents, as ranks of a job.
+    agents: Topology,
     guests: HashMap<u64, Guest>,
+    /// By agent: the connection of one that waits for the next job of its node's first one.
+    following: Vec<Option<u64>>,
     /// In the order in which somebody has come first.
     waiting: Vec<Gathering>,
     jobs: HashMap<u64, Running>,
@@ -42,6 +46,8 @@ enum Place {
     Stays,
     /// A job of which not all have come.
     Waits,
+    /// The next job to which the first agent of its node comes.
+    Follows,
     /// A job, by its number, of which the agent is this member.
     Job(u64, u32),
 }
@@ -49,9 +55,9 @@ enum Place {
 /// A job of which not all agents have come.
 struct Gathering {
     name: String,
-    /// Agents that it has.
+    /// Nodes that it has ranks on.
     nodes: usize,
-    /// By agent.
+    /// By node: the connection of its first agent.
     came: Vec<Option<u64>>,
 }
 
@@ -63,10 +69,11 @@ struct Running {
 }
 
 impl Gatherings {
-    /// Of so many agents.
-    pub fn new(agents: u32) -> Self {
+    /// Of these agents, as ranks of a job.
+    pub fn new(agents: Topology) -> Self {
         Self {
-            agents: agents as usize,
+            following: vec![None; agents.size() as usize],
+            agents,
             guests: HashMap::new(),
             waiting: Vec::new(),
             jobs: HashMap::new(),
@@ -86,8 +93,8 @@ impl Gatherings {
     /// # Errors
     /// Why that cannot be.
     pub fn admit(&mut self, guest: u64, agent: u32, agents: u32) -> Result<(), String> {
-        if agents as usize != self.agents || agent >= agents {
-            let ours = self.agents;
+        let ours = self.agents.size();
+        if agents != ours || agent >= agents {
             return Err(format!("agent {agent} of {agents} in a meeting of {ours}"));
         }
         let place = Place::Door;
@@ -111,12 +118,16 @@ impl Gatherings {
                     Err(why) => Err(why),
                 }
             }
+            (Place::Door, Request::Follow) => match self.follow(guest, agent, replies) {
+                Ok(()) => return,
+                Err(why) => Err(why),
+            },
             (Place::Door, Request::Quiet) => {
                 let since = self.quiet_since.filter(|_| self.waiting.is_empty());
                 let quiet = since.map(|since| since.elapsed().as_millis() as u64);
                 Ok(Reply::Value(quiet.map(|ms| ms.to_le_bytes().to_vec())))
             }
-            (Place::Waits, Request::Missing) => Ok(Reply::Missing(self.missing(guest))),
+            (Place::Waits, Request::Missing) => self.missing(guest).map(Reply::Missing),
             (Place::Job(number, member), request) => {
                 let mut effects = Vec::new();
                 if let Some(job) = self.jobs.get_mut(&number) {
@@ -144,7 +155,7 @@ impl Gatherings {
         }
     }
 
-    /// Comes to the first job of this name, and of so many agents, to which its agent has not come
+    /// Comes to the first job of this name, and on so many nodes, to which its node has not come
     /// yet.
     fn join(
         &mut self,
@@ -159,42 +170,95 @@ impl Gatherings {
         if name.len() > JOB_BYTES_MAX {
             return Err(format!("a job with a name of {} bytes", name.len()));
         }
-        let agents = self.agents;
+        let agent = Rank(agent);
+        if self.agents.local_rank_of(agent) != 0 {
+            return Err(format!(
+                "agent {agent} is not the first one of its node, to which ranks come"
+            ));
+        }
+        let all = self.agents.nodes() as usize;
         let nodes = match nodes as usize {
-            0 => agents,
-            nodes if nodes > agents => {
-                return Err(format!("a job on {nodes} nodes, of {agents} with agents"));
+            0 => all,
+            nodes if nodes > all => {
+                return Err(format!("a job on {nodes} nodes, of {all} with agents"));
             }
             nodes => nodes,
         };
-        let agent = agent as usize;
-        let is_open =
-            |job: &Gathering| (&job.name, job.nodes) == (&name, nodes) && job.came[agent].is_none();
+        let node = self.agents.node_of(agent).0 as usize;
+        let is_open = |job: &Gathering| {
+            let is_it = (&job.name, job.nodes) == (&name, nodes);
+            is_it && job.lacks() > 0 && job.came[node].is_none()
+        };
         let at = match self.waiting.iter().position(is_open) {
             Some(at) => at,
             None if self.waiting.len() == MOST_WAITING => {
                 return Err(format!("{MOST_WAITING} jobs wait for agents"));
             }
             None => {
-                let came = vec![None; agents];
+                let came = vec![None; all];
                 self.waiting.push(Gathering { name, nodes, came });
                 self.waiting.len() - 1
             }
         };
-        let job = &mut self.waiting[at];
-        job.came[agent] = Some(guest);
-        let is_whole = job.lacks() == 0;
+        self.waiting[at].came[node] = Some(guest);
         self.place(guest, Place::Waits);
-        if is_whole {
-            self.begin(at, replies);
-        }
+        self.begin_what_can(replies);
         Ok(())
     }
 
+    /// Comes to the next job to which the first agent of its node does.
+    fn follow(&mut self, guest: u64, agent: u32, replies: &mut Replies) -> Result<(), String> {
+        if let Some(why) = &self.over {
+            return Err(why.clone());
+        }
+        if self.agents.local_rank_of(Rank(agent)) == 0 {
+            return Err(format!("agent {agent} is the first one of its node"));
+        }
+        let following = &mut self.following[agent as usize];
+        if following.is_some() {
+            return Err(format!("agent {agent} waits for its next job already"));
+        }
+        *following = Some(guest);
+        self.place(guest, Place::Follows);
+        self.begin_what_can(replies);
+        Ok(())
+    }
+
+    /// The jobs to which all agents have come, the oldest first.
+    fn begin_what_can(&mut self, replies: &mut Replies) {
+        while let Some(at) = self.waiting.iter().position(|job| self.is_whole(job)) {
+            self.begin(at, replies);
+        }
+    }
+
+    fn is_whole(&self, job: &Gathering) -> bool {
+        job.lacks() == 0 && self.absent(job).next().is_none()
+    }
+
+    /// The agents of the nodes that have come which do not wait for their next job.
+    fn absent<'a>(&'a self, job: &'a Gathering) -> impl Iterator<Item = u32> + 'a {
+        let others = job.came_nodes().flat_map(|node| self.others_of(node));
+        others.filter(|agent| self.following[*agent as usize].is_none())
+    }
+
+    /// The agents of a node behind its first one.
+    fn others_of(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
+        self.agents.ranks_of(node).skip(1).map(|agent| agent.0)
+    }
+
     fn begin(&mut self, at: usize, replies: &mut Replies) {
-        let Gathering { came, .. } = self.waiting.remove(at);
-        let came = (0..).zip(came).filter(|(_, guest)| guest.is_some());
-        let members: Vec<(u32, Option<u64>)> = came.collect();
+        let job = self.waiting.remove(at);
+        let mut members = Vec::new();
+        for node in job.came_nodes() {
+            let first = self.agents.rank_at(node, 0).0;
+            members.push((first, job.came[node.0 as usize]));
+            let others: Vec<u32> = self.others_of(node).collect();
+            for other in others {
+                members.push((other, self.following[other as usize].take()));
+            }
+        }
+        // Nodes may have their agents by turns.
+        members.sort_unstable();
         let agents: Vec<u32> = members.iter().map(|(agent, _)| *agent).collect();
         let encoded = encode_agents(&agents);
         let (number, mut service) = (self.begun, Service::of_agents(agents));
@@ -208,16 +272,26 @@ impl Gatherings {
         self.jobs.insert(number, Running { service, members });
     }
 
-    /// Agents that have not come to the job for which this one waits.
-    fn missing(&self, guest: u64) -> String {
+    /// Agents to which no ranks of the job have come for which this one waits.
+    ///
+    /// # Errors
+    /// All have come, and other agents of their nodes do not.
+    fn missing(&self, guest: u64) -> Result<String, String> {
         let Some(job) = self.waiting.iter().find(|job| job.has(guest)) else {
-            return String::new();
+            return Ok(String::new());
         };
+        if job.lacks() == 0 {
+            let absent = ranges(self.absent(job));
+            return Err(format!("agents that take no job at the moment: {absent}"));
+        }
         let missing = (0..).zip(&job.came).filter(|(_, came)| came.is_none());
-        let missing = ranges(missing.map(|(agent, _)| agent));
-        match job.nodes == self.agents {
-            true => missing,
-            false => format!("{} of {missing}", job.lacks()),
+        let missing = missing.map(|(node, _)| self.agents.rank_at(NodeId(node), 0).0);
+        let mut missing: Vec<u32> = missing.collect();
+        missing.sort_unstable();
+        let missing = ranges(missing.into_iter());
+        match job.nodes == job.came.len() {
+            true => Ok(missing),
+            false => Ok(format!("{} of {missing}", job.lacks())),
         }
     }
 
@@ -233,12 +307,14 @@ impl Gatherings {
                 self.end_all(&why, replies);
             }
             Place::Waits => {
+                let node = self.agents.node_of(Rank(agent)).0 as usize;
                 for job in &mut self.waiting {
-                    job.came[agent as usize].take_if(|came| *came == guest);
+                    job.came[node].take_if(|came| *came == guest);
                 }
                 let is_wanted = |job: &Gathering| job.came.iter().any(Option::is_some);
                 self.waiting.retain(is_wanted);
             }
+            Place::Follows => self.following[agent as usize] = None,
             Place::Job(number, member) => {
                 let Some(job) = self.jobs.get_mut(&number) else {
                     return;
@@ -261,8 +337,9 @@ impl Gatherings {
     fn end_all(&mut self, why: &str, replies: &mut Replies) {
         self.over.get_or_insert_with(|| why.to_owned());
         self.waiting.clear();
+        self.following.fill(None);
         for (&guest, of) in &mut self.guests {
-            if matches!(of.place, Place::Stays | Place::Waits) {
+            if matches!(of.place, Place::Stays | Place::Waits | Place::Follows) {
                 of.place = Place::Door;
                 replies.push((guest, Reply::Failed(why.to_owned())));
             }
@@ -271,9 +348,15 @@ impl Gatherings {
 }
 
 impl Gathering {
-    /// How many agents more it needs.
+    /// How many nodes more it needs.
     fn lacks(&self) -> usize {
         self.nodes - self.came.iter().flatten().count()
+    }
+
+    /// Those whose first agent has come.
+    fn came_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let came = (0..).map(NodeId).zip(&self.came);
+        came.filter_map(|(node, came)| came.map(|_| node))
     }
 
     fn has(&self, guest: u64) -> bool {

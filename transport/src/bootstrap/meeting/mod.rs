@@ -2,9 +2,10 @@
 //!
 //! A launcher's store has one job. The first agent keeps a store for each further one: agents come
 //! to a job by its name, in the order in which their ranks did, each by a connection of its own.
-//! A job begins once all agents have come to it, or as many as its ranks say. An agent that ends is
-//! the end of the meeting, also for jobs that would do without it: the agents of one launch stay
-//! together.
+//! A job begins once the agents of all nodes have come to it, or of as many as its ranks say. Ranks
+//! come to the first agent of their node; each other one there asks for the next job to which that
+//! comes ([`Follower`]), and so has a part in all. An agent that ends is the end of the meeting,
+//! also for jobs that would do without it: the agents of one launch stay together.
 
 mod gathering;
 mod server;
@@ -89,7 +90,7 @@ impl Meeting {
         let topology = bootstrap.topology().clone();
         let mut opened = None;
         if topology.rank() == Rank(0) {
-            let listening = listen(interfaces, loopback, topology.size(), lost_after);
+            let listening = listen(interfaces, loopback, &topology, lost_after);
             // The others wait for it, whatever has gone wrong here.
             bootstrap.put(PLACE, &said(&listening))?;
             opened = Some(listening);
@@ -174,8 +175,8 @@ impl Rest {
 }
 
 impl Joiner {
-    /// Comes to the job of ranks that have come to this agent, and waits until all agents of it
-    /// have: as many as its ranks say.
+    /// Comes to the job of ranks that have come to this agent, the first one of its node, and waits
+    /// until those of all nodes of it have: as many as its ranks say.
     ///
     /// # Errors
     /// The first agent cannot be reached; an agent has ended, or one of these ranks; agents to
@@ -194,14 +195,27 @@ impl Joiner {
         job: (&str, u32),
         gives_up: &dyn Fn() -> Option<String>,
     ) -> Result<JobOfAgents> {
-        let (mut client, all) = (self.connect()?, &self.0.topology);
-        let agents = client.join(job, all.size(), gives_up)?;
+        let mut client = self.connect()?;
+        let agents = client.join(job, self.0.topology.size(), gives_up)?;
+        self.job_of(client, &agents)
+    }
+
+    /// Comes to all jobs to which the first agent of this one's node comes.
+    pub fn follower(&self) -> Follower {
+        Follower {
+            joiner: self.clone(),
+            asked: None,
+        }
+    }
+
+    /// By this connection, which has come to a job of these agents.
+    fn job_of(&self, client: Client, agents: &[u32]) -> Result<JobOfAgents> {
         let alone = (agents.len() == 1).then(Single::new).transpose()?;
         Ok(JobOfAgents {
             client,
             alone,
             launcher: self.0.launcher,
-            topology: part_of(all, &agents)?,
+            topology: part_of(&self.0.topology, agents)?,
         })
     }
 
@@ -253,13 +267,49 @@ impl Joiner {
     }
 }
 
+/// Comes, as another agent of a node, to all jobs to which the first one there comes.
+#[derive(Debug)]
+pub struct Follower {
+    joiner: Joiner,
+    /// Where it has asked for the next one.
+    asked: Option<Client>,
+}
+
+impl Follower {
+    /// The next job, once all its agents have come. Asks for it where it has not yet.
+    ///
+    /// # Errors
+    /// The meeting is over, or the first agent of all cannot be reached; the next call asks anew.
+    pub fn next_job(&mut self) -> Result<Option<JobOfAgents>> {
+        let Known { topology, wait, .. } = &*self.joiner.0;
+        let mut client = match self.asked.take() {
+            Some(client) => client,
+            None => {
+                let mut client = self.joiner.connect_within(ASKING.min(*wait))?;
+                client.follow()?;
+                client
+            }
+        };
+        let Some(agents) = client.followed(topology.size())? else {
+            self.asked = Some(client);
+            return Ok(None);
+        };
+        self.joiner.job_of(client, &agents).map(Some)
+    }
+
+    /// Becomes readable when there is news of the next one.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.as_ref().map(AsFd::as_fd)
+    }
+}
+
 /// What the first agent has for the others.
 type Opened = (Server, Secret, Vec<SocketAddr>);
 
 fn listen(
     interfaces: &[String],
     loopback: bool,
-    agents: u32,
+    agents: &Topology,
     lost_after: Duration,
 ) -> Result<Opened> {
     let listening = Listening::open(interfaces, loopback)?;
@@ -272,7 +322,8 @@ fn listen(
         advice.into(),
     );
     let gate = gate.map_err(|e| Error::system("preparing the meeting of agents", e))?;
-    Ok((Server::start(gate, agents, lost_after)?, secret, addresses))
+    let server = Server::start(gate, agents.clone(), lost_after)?;
+    Ok((server, secret, addresses))
 }
 
 fn said(opened: &Result<Opened>) -> Vec<u8> {
@@ -297,12 +348,20 @@ fn heard(said: &[u8]) -> Result<(Secret, Vec<SocketAddr>)> {
     Ok((Secret::from_bytes(*secret), addresses))
 }
 
-/// Of these agents alone, one on a node each, seen from the same one.
+/// Of these agents alone, seen from the same one. Their nodes keep their order.
 fn part_of(all: &Topology, agents: &[u32]) -> Result<Topology> {
     let own = agents.iter().position(|&agent| agent == all.rank().0);
     match own {
         Some(_) if agents.len() == all.size() as usize => Ok(all.clone()),
-        Some(own) => Topology::from_node_sizes(&vec![1; agents.len()], Rank(own as u32)),
+        Some(own) => {
+            let nodes: Vec<_> = agents.iter().map(|&a| all.node_of(Rank(a))).collect();
+            let mut known = nodes.clone();
+            known.sort_unstable();
+            known.dedup();
+            let number = |node| known.partition_point(|other| other < node) as u32;
+            let nodes: Vec<u32> = nodes.iter().map(number).collect();
+            Topology::from_node_of(&nodes, Rank(own as u32))
+        }
         None => Err(failed(format!(
             "the first agent has let this one into a job of {agents:?}"
         ))),

@@ -15,6 +15,7 @@ use crate::bootstrap::local::wire::Reply;
 use crate::bootstrap::master::gate::{At, Gate, wait};
 use crate::error::{Error, Result};
 use crate::masked::{self, MaskedThread};
+use crate::topology::Topology;
 use crate::watch::keep_alive;
 
 /// The thread; it ends at once when this is dropped.
@@ -25,12 +26,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it for so many agents, whose nodes are lost where nothing has come from them for so
+    /// Starts it for these agents, as ranks of a job, whose nodes are lost where nothing has come from them for so
     /// long.
     ///
     /// # Errors
     /// When there is no thread to be had, or no descriptor.
-    pub fn start(gate: Gate, agents: u32, lost_after: Duration) -> Result<Self> {
+    pub fn start(gate: Gate, agents: Topology, lost_after: Duration) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(|e| Error::system("preparing the meeting of agents", e))?;

@@ -15,19 +15,29 @@ const LOST_AFTER: Duration = Duration::from_secs(5);
 
 /// The server of so many agents, which are alone on their nodes, and what each of them knows.
 fn meeting(agents: u32, wait: Duration) -> (Server, Vec<Joiner>) {
-    let (server, secret, addresses) = listen(&[], true, agents, LOST_AFTER).unwrap();
+    meeting_on(&vec![1; agents as usize], wait)
+}
+
+/// The same of nodes with so many agents.
+fn meeting_on(sizes: &[u32], wait: Duration) -> (Server, Vec<Joiner>) {
+    let topology = nodes(sizes);
+    let (server, secret, addresses) = listen(&[], true, &topology, LOST_AFTER).unwrap();
     let joiner = |agent| {
         Joiner(Arc::new(Known {
             launcher: Launcher::Local,
-            topology: Topology::from_node_sizes(&vec![1; agents as usize], Rank(agent)).unwrap(),
+            topology: topology.seen_from(Rank(agent)).unwrap(),
             secret: secret.clone(),
             addresses: addresses.clone(),
             wait,
             lost_after: LOST_AFTER,
         }))
     };
-    let joiners = (0..agents).map(joiner).collect();
+    let joiners = (0..topology.size()).map(joiner).collect();
     (server, joiners)
+}
+
+fn nodes(sizes: &[u32]) -> Topology {
+    Topology::from_node_sizes(sizes, Rank(0)).unwrap()
 }
 
 impl Joiner {
@@ -221,7 +231,7 @@ fn the_kernel_looks_after_the_connections_of_agents() {
 
 #[test]
 fn what_the_first_agent_says_comes_back() {
-    let opened = listen(&[], true, 2, LOST_AFTER);
+    let opened = listen(&[], true, &nodes(&[1; 2]), LOST_AFTER);
     let (secret, addresses) = heard(&said(&opened)).unwrap();
     let (_, known, places) = opened.unwrap();
     assert_eq!((secret.expose(), &addresses), (known.expose(), &places));
@@ -279,7 +289,7 @@ fn an_agent_whose_first_connection_is_dropped_is_let_in_by_the_next() {
 
 #[test]
 fn joins_of_one_name_meet_in_the_order_in_which_each_agent_sent_them() {
-    let mut gatherings = Gatherings::new(2);
+    let mut gatherings = Gatherings::new(nodes(&[1; 2]));
     // Agent 0 has two of the name under way, and a third one that gives up; agent 1 comes later.
     for (guest, agent) in [(5, 0), (3, 0), (4, 0), (1, 1), (2, 1)] {
         gatherings.admit(guest, agent, 2).unwrap();
@@ -327,6 +337,131 @@ fn a_meeting_is_quiet_once_the_jobs_of_all_agents_have_ended() {
     drop((both, waits.join().unwrap()));
 }
 
+/// Its agents are those of two nodes by turns, and of a third one.
+fn of_three_nodes(agent: u32) -> Topology {
+    Topology::from_node_of(&[0_u32, 1, 0, 1, 2], Rank(agent)).unwrap()
+}
+
+#[test]
+fn other_agents_of_a_node_come_to_each_job_of_its_first_one() {
+    let wait = watchdog::PERIOD;
+    let (server, secret, addresses) = listen(&[], true, &of_three_nodes(0), LOST_AFTER).unwrap();
+    let joiners: Vec<Joiner> = (0..5)
+        .map(|agent| {
+            Joiner(Arc::new(Known {
+                launcher: Launcher::Local,
+                topology: of_three_nodes(agent),
+                secret: secret.clone(),
+                addresses: addresses.clone(),
+                wait,
+                lost_after: LOST_AFTER,
+            }))
+        })
+        .collect();
+    // Each tells its place in its jobs, in their order.
+    let place = |job: &JobOfAgents| {
+        let topology = job.topology();
+        (
+            topology.size(),
+            topology.rank().0,
+            topology.node().0,
+            topology.local_rank(),
+        )
+    };
+    let first = |agent: usize, jobs: &'static [(&str, u32)]| {
+        let joiner = joiners[agent].clone();
+        thread::spawn(move || {
+            let jobs = jobs.iter().map(|&job| {
+                let come = joiner.come_to(job, &|| None).unwrap();
+                let place = place(&come);
+                exchange(come, job.0);
+                place
+            });
+            jobs.collect::<Vec<_>>()
+        })
+    };
+    let other = |agent: usize, jobs: &'static [&str]| {
+        let mut follower = joiners[agent].follower();
+        thread::spawn(move || {
+            let jobs = jobs.iter().map(|&word| {
+                let job = loop {
+                    match follower.next_job().unwrap() {
+                        Some(job) => break job,
+                        None => thread::sleep(Duration::from_millis(1)),
+                    }
+                };
+                let place = place(&job);
+                exchange(job, word);
+                place
+            });
+            jobs.collect::<Vec<_>>()
+        })
+    };
+    let threads = [
+        first(0, &[("all", 0), ("some", 2), ("alone", 1)]),
+        first(1, &[("all", 0), ("alone", 1)]),
+        other(2, &["all", "some", "alone"]),
+        other(3, &["all", "alone"]),
+        first(4, &[("all", 3), ("some", 2), ("alone", 1)]),
+    ];
+    let places = threads.map(|thread| thread.join().unwrap());
+    let expected = [
+        vec![(5, 0, 0, 0), (3, 0, 0, 0), (2, 0, 0, 0)],
+        vec![(5, 1, 1, 0), (2, 0, 0, 0)],
+        vec![(5, 2, 0, 1), (3, 1, 0, 1), (2, 1, 0, 1)],
+        vec![(5, 3, 1, 1), (2, 1, 0, 1)],
+        vec![(5, 4, 2, 0), (3, 2, 1, 0), (1, 0, 0, 0)],
+    ];
+    assert_eq!(places, expected);
+    drop(server);
+}
+
+#[test]
+fn a_job_waits_for_the_other_agents_of_its_nodes_and_says_for_which() {
+    let (_server, joiners) = meeting_on(&[3, 1], Duration::from_millis(300));
+    let come = |agent: usize, nodes| {
+        let joiner = joiners[agent].clone();
+        thread::spawn(move || joiner.come_to(("job", nodes), &|| None))
+    };
+    let text = |come: Result<JobOfAgents>| come.unwrap_err().to_string();
+    // Nobody waits for agents of nodes that the job has no ranks on.
+    assert!(come(3, 1).join().unwrap().is_ok());
+    let late = text(come(0, 1).join().unwrap());
+    assert!(late.contains("take no job at the moment: 1-2"), "{late}");
+    let mut second = joiners[2].follower();
+    assert!(second.next_job().unwrap().is_none());
+    let late = text(come(0, 1).join().unwrap());
+    assert!(late.ends_with("take no job at the moment: 1"), "{late}");
+    // What has waited in vain is in no way of the next one.
+    let mut first = joiners[1].follower();
+    assert!(first.next_job().unwrap().is_none());
+    let job = come(0, 1).join().unwrap().unwrap();
+    assert_eq!(job.topology().size(), 3);
+    for follower in [&mut first, &mut second] {
+        while follower.next_job().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // Only the first one has a reception, and one is asked once at a time.
+    let refused = text(come(1, 0).join().unwrap());
+    assert!(refused.contains("is not the first one"), "{refused}");
+    assert!(first.next_job().unwrap().is_none());
+    let refused = |agent: usize| {
+        let mut follower = joiners[agent].follower();
+        loop {
+            match follower.next_job() {
+                Ok(job) => assert!(job.is_none(), "agent {agent}"),
+                Err(error) => break error.to_string(),
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let why = refused(0);
+    assert!(why.contains("is the first one"), "{why}");
+    let why = refused(1);
+    assert!(why.contains("waits for its next job already"), "{why}");
+}
+
 /// What an agent does with one of its connections.
 #[derive(Debug, Clone)]
 enum Act {
@@ -343,6 +478,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Request::Missing),
         1 => Just(Request::Finalize),
         1 => Just(Request::Quiet),
+        4 => Just(Request::Follow),
         1 => any::<u32>().prop_map(|rank| Request::Hello { version: VERSION, rank: rank % 4 }),
         1 => any::<u8>().prop_map(|byte| Request::Put { key: "k".into(), value: vec![byte] }),
         1 => (0..4_u32).prop_map(|rank| Request::Get { rank, key: "k".into() }),
@@ -362,7 +498,7 @@ proptest! {
     fn whatever_agents_say_is_answered_to_those_who_are_there(
         acts in prop::collection::vec(act(), 1..200),
     ) {
-        let mut gatherings = Gatherings::new(3);
+        let mut gatherings = Gatherings::new(nodes(&[1, 2]));
         let (mut here, mut asked): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
         for (number, act) in (0..).zip(acts) {
             let mut replies = Replies::new();
