@@ -430,8 +430,12 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
     // One that has no ranks of its own to receive is the end of all, too.
     agents.signal(3, libc::SIGTERM);
     until("the agents take no more jobs", || {
-        let late = start_rank_of(1, test, &agents.names[1], "", "on one").wait();
-        late.status != 0
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let is_taken = |name: &String| {
+            let name = format!(" @{name}");
+            sockets.lines().any(|line| line.ends_with(&name))
+        };
+        !agents.names.iter().any(is_taken)
     });
     for mut rank in steady {
         rank.close_stdin();
@@ -461,22 +465,47 @@ fn where_one_of_several_agents_of_a_node_is_killed_its_jobs_hear_of_it_and_all_e
         assert!(matches!(error, Error::AgentDead { .. }), "{error}");
         return eprintln!("it has heard");
     }
-    let agents = Agents::start_many("meeting-nic-killed", (&[3, 3], 2), "never", "");
-    let of_node = |node: usize| {
-        let name = &agents.names[node];
-        [(), (), ()].map(|()| start_rank(test, name, "", "steady"))
-    };
-    let ranks: Vec<_> = [of_node(0), of_node(1)].into_iter().flatten().collect();
-    have_attached(&ranks);
-    let others = [0, 1, 2].map(|agent| agents.id(agent));
-    agents.signal(3, libc::SIGKILL);
-    for rank in ranks {
-        let ended = rank.wait();
-        assert!(ended.stderr.contains("it has heard"), "{}", ended.stderr);
+    // The first agent of a node, and one that follows it.
+    for victim in [2, 3] {
+        let agents = Agents::start_many("meeting-nic-killed", (&[3, 3], 2), "never", "");
+        let of_node = |node: usize| {
+            let name = &agents.names[node];
+            [(), (), ()].map(|()| start_rank(test, name, "", "steady"))
+        };
+        let ranks: Vec<_> = [of_node(0), of_node(1)].into_iter().flatten().collect();
+        have_attached(&ranks);
+        let all = agents.ids();
+        agents.signal(victim, libc::SIGKILL);
+        for rank in ranks {
+            let ended = rank.wait();
+            assert!(ended.stderr.contains("it has heard"), "{}", ended.stderr);
+        }
+        let ended = agents.launcher.wait();
+        assert_ne!(ended.status, 0);
+        assert!(all.into_iter().all(|agent| !alive(agent)));
     }
-    let ended = agents.launcher.wait();
-    assert_ne!(ended.status, 0);
-    assert!(others.into_iter().all(|agent| !alive(agent)));
+}
+
+/// Agents that have no ranks of their own to receive do not end the others' time to linger.
+#[test]
+fn agents_of_a_node_stay_while_a_rank_waits_for_the_others_of_its_job() {
+    let test = "agents_of_a_node_stay_while_a_rank_waits_for_the_others_of_its_job";
+    if role().is_some() {
+        return greet_of(2, 1).unwrap();
+    }
+    let agents = Agents::start_many("meeting-half", (&[2], 2), "300", "");
+    let rank = || start_rank(test, &agents.names[0], "", "guest");
+    let end_well = |ranks: [Launched; 2]| {
+        for rank in ranks {
+            has_ended_well(&rank.wait(), "a rank");
+        }
+    };
+    end_well([rank(), rank()]);
+    let early = rank();
+    // Several times as long as they linger.
+    std::thread::sleep(Duration::from_secs(1));
+    end_well([early, rank()]);
+    agents.launcher.wait().succeeded();
 }
 
 /// What is wrong with an agent is said as it starts, not with its first job.

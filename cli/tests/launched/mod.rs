@@ -38,6 +38,8 @@ impl Drop for Watched {
 /// A started command.
 pub struct Launched {
     child: Watched,
+    /// How it was started.
+    command: String,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     /// What was read of its output so far.
@@ -103,6 +105,7 @@ impl Launched {
         let said = Arc::<Mutex<Vec<u8>>>::default();
         let into = Arc::clone(&said);
         Ok(Self {
+            command: format!("{command:?}"),
             stdin: child.stdin.take(),
             stdout: child.stdout.take(),
             read: Vec::new(),
@@ -191,10 +194,12 @@ impl Launched {
             .take()
             .map(|mut stdout| thread::spawn(move || read_to_end(&mut stdout, deadline)));
         let Some(status) = end_before(&mut self.child.0, deadline) else {
+            let shown = shown(self.child.0.id());
             drop(self.child);
             self.stderr.join().unwrap();
             panic!(
-                "still running after {WATCHDOG:?}; stderr: {}",
+                "{} still runs after {WATCHDOG:?}; stderr: {}\n{shown}",
+                self.command,
                 text(&self.said.lock().unwrap())
             );
         };
@@ -211,6 +216,16 @@ impl Launched {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a rank waits for, or each rank of a launcher, with its queues.
+fn shown(process: u32) -> String {
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_trihop"));
+    dump.args(["dump", &process.to_string()]);
+    match dump.output() {
+        Ok(dump) => text(&[dump.stdout, dump.stderr].concat()),
+        Err(error) => format!("no dump: {error}"),
+    }
 }
 
 /// The status of a child once it has ended, none at the deadline.

@@ -80,18 +80,31 @@ pub fn serve_jobs(
     );
     let reception = is_first.then(|| Reception::open(name, ranks, 1..=nodes, MOST_WAITING));
     let reception = reception.transpose()?;
-    // Each job asks for those of its own nodes; what is wrong with any is said now.
-    ranks_of_nodes(&mut *bootstrap, ranks)?;
     let mut meet = || {
+        // Each job asks for those of its own nodes; what is wrong with any is said now.
+        ranks_of_nodes(&mut *bootstrap, ranks)?;
         let (interfaces, wait) = (options.interfaces(), options.bootstrap_timeout());
         let waits = (wait, options.watch_timeout());
-        Meeting::open(&mut *bootstrap, &interfaces, options.loopback, waits)
+        let open = || Meeting::open(&mut *bootstrap, &interfaces, options.loopback, waits);
+        Ok((agents > 1).then(open).transpose()?)
     };
-    let meeting = (agents > 1).then(&mut meet).transpose()?;
+    let meeting = match meet() {
+        Ok(meeting) => meeting,
+        Err(error) => {
+            // Ranks may have come.
+            if let Some(reception) = reception {
+                reception.close(&format!("this agent cannot start: {error}"));
+            }
+            return Err(error);
+        }
+    };
     let follower = || meeting.as_ref().map(|meeting| meeting.joiner().follower());
     let entrance = match reception {
         Some(reception) => Entrance::Ranks(reception),
-        None => Entrance::FirstAgent(follower().expect("it is not the only agent")),
+        None => Entrance::FirstAgent {
+            follower: follower().expect("it is not the only agent"),
+            failures: 0,
+        },
     };
     let agent = Agent {
         options,
@@ -124,7 +137,11 @@ enum Entrance {
     /// Ranks come, to the first agent of a node.
     Ranks(Reception),
     /// Any other one there hears it when those of all nodes have.
-    FirstAgent(Follower),
+    FirstAgent {
+        follower: Follower,
+        /// Times in a row that it could not ask.
+        failures: u32,
+    },
 }
 
 /// A job that has come.
@@ -136,11 +153,12 @@ enum Coming {
 }
 
 impl Doors {
-    /// Whether nobody waits here for the other ranks of a job.
-    fn is_empty(&self) -> bool {
+    /// Whether its time to linger counts: nobody waits here for the other ranks of a job. Only the
+    /// first agent of a node knows that, which has all jobs that the others there have.
+    fn may_linger(&self) -> bool {
         match &self.entrance {
             Entrance::Ranks(reception) => reception.is_empty(),
-            Entrance::FirstAgent(_) => true,
+            Entrance::FirstAgent { .. } => false,
         }
     }
 
@@ -152,20 +170,24 @@ impl Doors {
     ) -> Result<Option<Coming>> {
         let stays = self.meeting.as_ref().map(Meeting::stays);
         let mut descriptors: Vec<_> = others.iter().copied().chain(stays).collect();
-        let follower = match &mut self.entrance {
+        let (follower, failures) = match &mut self.entrance {
             Entrance::Ranks(reception) => {
                 let party = reception.receive(&descriptors, deadline)?;
                 let joiner = self.meeting.as_ref().map(Meeting::joiner);
                 return Ok(party.map(|party| Coming::Ranks(party, joiner)));
             }
-            Entrance::FirstAgent(follower) => follower,
+            Entrance::FirstAgent { follower, failures } => (follower, failures),
         };
-        let next = match follower.next_job() {
+        let next = follower.next_job();
+        *failures = if next.is_ok() { 0 } else { *failures + 1 };
+        let next = match next {
             Ok(Some(job)) => return Ok(Some(Coming::All(job))),
             Ok(None) => LONG,
             Err(error) => {
-                // Where the meeting is over, that says so itself.
-                tracing::debug!(%error, "this agent cannot wait for its next job");
+                // Where the meeting is over, that says so itself before it fails again.
+                if *failures == 2 {
+                    tracing::warn!(%error, "this agent cannot ask for its next job");
+                }
                 LOOK_AGAIN[0]
             }
         };
@@ -173,6 +195,16 @@ impl Doors {
         let until = deadline.into_iter().chain([Instant::now() + next]).min();
         wait_for_any(&descriptors, until.expect("one is given"))?;
         Ok(None)
+    }
+
+    /// A job that has begun at this agent's others, and that it has not looked for yet.
+    fn begun(&mut self) -> Option<Coming> {
+        match &mut self.entrance {
+            Entrance::Ranks(_) => None,
+            Entrance::FirstAgent { follower, .. } => {
+                follower.begun_job().ok().flatten().map(Coming::All)
+            }
+        }
     }
 
     /// Has the ranks of a job that had come hear why it does not begin.
@@ -227,7 +259,7 @@ impl Agent {
             }
             if asked.is_some_and(AskedToEnd::take) {
                 match doors.take() {
-                    Some(doors) => rest = doors.close("this agent was asked to end"),
+                    Some(doors) => rest = self.close(doors, "this agent was asked to end"),
                     None => return Ok(()),
                 }
             }
@@ -240,7 +272,7 @@ impl Agent {
                 self.jobs.wait(asked, rest)?;
                 continue;
             };
-            let is_alone = is_alone && open.is_empty();
+            let is_alone = is_alone && open.may_linger();
             let end = ends_at.filter(|_| is_alone);
             let is_over = end.is_some_and(|end| Instant::now() >= end);
             if is_over && let Some(left) = open.left_of(linger, again) {
@@ -255,8 +287,8 @@ impl Agent {
             };
             if let Some(why) = why {
                 tracing::info!(why, "this agent takes no more jobs");
-                let doors = doors.take();
-                rest = doors.and_then(|doors| doors.close(&format!("this agent has ended: {why}")));
+                let why = format!("this agent has ended: {why}");
+                rest = doors.take().and_then(|doors| self.close(doors, &why));
                 continue;
             }
             let others: Vec<_> = [self.jobs.ended.woken.as_fd()]
@@ -268,17 +300,29 @@ impl Agent {
                     Coming::Ranks(party, _) => Some(party.clone()),
                     Coming::All(_) => None,
                 };
-                let (options, ranks) = (self.options.clone(), self.ranks);
-                match self.jobs.start(options, ranks, job) {
+                match self.start(job) {
                     Ok(()) => ends_at = None,
                     Err(error) => {
-                        tracing::warn!(%error, "refused a job");
                         party.inspect(|party| open.refuse(party, &error.to_string()));
                     }
                 }
             }
         }
         Ok(self.bootstrap.finalize()?)
+    }
+
+    fn start(&mut self, job: Coming) -> Result<()> {
+        let started = self.jobs.start(self.options.clone(), self.ranks, job);
+        started.inspect_err(|error| tracing::warn!(%error, "refused a job"))
+    }
+
+    /// Lets no further job in, but the one that has begun already.
+    fn close(&mut self, mut doors: Doors, why: &str) -> Option<Rest> {
+        if let Some(job) = doors.begun() {
+            // Where it cannot start, the others of the job hear of it.
+            let _ = self.start(job);
+        }
+        doors.close(why)
     }
 }
 

@@ -333,8 +333,8 @@ impl Process {
     }
 }
 
-/// An agent that has not started the job of its ranks yet. Where it goes before it has, they hear
-/// of it: its process may live on.
+/// An agent that has not started the job of its ranks yet. Where it goes before it has, all of its
+/// node hear of it, the other agents too: its process may live on.
 pub(crate) struct Unstarted<'a> {
     /// None where there is nobody to tell.
     agent: Option<(&'a Process, &'a Topology, u64)>,
@@ -366,11 +366,7 @@ impl<'a> Unstarted<'a> {
             key: "agent".to_owned(),
             why: format!("it could not start this job: {why}"),
         });
-        for (end, _) in process
-            .others
-            .iter()
-            .filter(|(end, _)| end.0 < topology.size())
-        {
+        for (end, _) in &process.others {
             let deadline = Instant::now() + LOOK;
             if let Err(error) = process.say(topology, *end, &said, cookie, deadline) {
                 tracing::debug!(%error, to = end.0, "a rank does not hear its agent");
@@ -419,16 +415,19 @@ impl Shared {
         }
     }
 
-    /// What a rank has said to its agent, or the agent to a rank; what others say is dropped. Where
-    /// it cannot be read, or a request is missing, a rank would wait for an answer for ever.
+    /// What a rank has said to its agent, or the agent to a rank, or any agent of the node that it
+    /// has given up; what others say is dropped. Where it cannot be read, or a request is missing, a
+    /// rank would wait for an answer for ever.
     fn hear(&mut self, topology: &Topology, end: EndpointId, bytes: &[u8]) {
+        let is_agent = topology.has_agents() && end.0 >= topology.size();
         let is_between = topology.has_agents()
             && topology.process_of(end) == topology.process()
-            && topology.is_relay() != (end.0 >= topology.size());
-        if !is_between {
+            && topology.is_relay() != is_agent;
+        let said = Said::decode(bytes);
+        if !is_between && !(is_agent && matches!(said, Some(Said::GivenUp(_)))) {
             return;
         }
-        let is_heard = match Said::decode(bytes) {
+        let is_heard = match said {
             Some(Said::Request(number, request)) => {
                 let ranks = topology.relayed_ranks();
                 self.requests.ask(number, request, ranks)
@@ -498,4 +497,69 @@ pub(crate) fn not_arrived(missing: &[u32], error: &dyn std::fmt::Display) -> Err
         why,
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trihop_transport::topology::Rank;
+
+    const COOKIE: u64 = 7;
+
+    /// Ranks and agents of one node, by endpoint, each seen by itself.
+    fn node(what: &str) -> Vec<(Process, Topology)> {
+        let agents = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
+        let topology = agents.with_agents(&[2]).unwrap();
+        let name = |end: EndpointId| format!("trihop-{what}-{}-{}", std::process::id(), end.0);
+        let ends = topology.ends_here();
+        ends.map(|end| {
+            let seen = topology.seen_by(end).unwrap();
+            let others = topology.ends_here().filter(|other| *other != end);
+            let others = others.map(|other| (other, name(other))).collect();
+            let listener = DescriptorListener::listen(&name(end), 8).unwrap();
+            (Process::new(listener, others), seen)
+        })
+        .collect()
+    }
+
+    fn what_has_failed((process, topology): &(Process, Topology)) -> Option<String> {
+        process.look(|shared| {
+            shared.keep_arrived(topology, COOKIE).unwrap();
+            shared.requests.check().err().map(|error| error.to_string())
+        })
+    }
+
+    #[test]
+    fn an_agent_that_cannot_start_a_job_is_heard_by_its_whole_node() {
+        let node = node("unstarted");
+        let (process, topology) = &node[3];
+        assert!(topology.is_relay());
+        Unstarted::new(process, topology, COOKIE).has_started();
+        assert!(node.iter().all(|one| what_has_failed(one).is_none()));
+        let unstarted = Unstarted::new(process, topology, COOKIE);
+        unstarted.has_failed(&Error::config("files", "none is left"));
+        for one in &node[..3] {
+            let heard = what_has_failed(one).unwrap_or_default();
+            assert!(heard.contains("could not start this job"), "{heard}");
+            assert!(heard.contains("none is left"), "{heard}");
+        }
+    }
+
+    #[test]
+    fn a_rank_has_nothing_to_say_to_other_agents_than_its_own() {
+        let node = node("unheard");
+        let say = |from: usize, to: u32, said: Said| {
+            let (process, topology) = &node[from];
+            let deadline = Instant::now() + LOOK;
+            let said = process.say(topology, EndpointId(to), &said, COOKIE, deadline);
+            said.unwrap();
+        };
+        let given_up = || Said::GivenUp(Error::config("files", "none is left"));
+        let (own, other) = (node[0].1.relay_of(0).0, node[0].1.relay_of(1).0);
+        say(0, other, given_up());
+        say(0, 1, given_up());
+        assert!(node[1..].iter().all(|one| what_has_failed(one).is_none()));
+        say(0, own, given_up());
+        assert!(what_has_failed(&node[own as usize]).is_some());
+    }
 }

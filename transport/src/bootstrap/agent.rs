@@ -257,7 +257,9 @@ pub fn check_agents(names: &[&str]) -> Result<()> {
     // The name of who has ended is free.
     let has_ended = |name: &&str| DescriptorListener::listen(name, 1).is_ok();
     match names.iter().any(has_ended) {
-        true => Err(failed("another agent of this node has ended")),
+        true => Err(failed(
+            "another agent of this node has ended, or could not start the job",
+        )),
         false => Ok(()),
     }
 }

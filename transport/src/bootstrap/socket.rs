@@ -127,6 +127,11 @@ impl LauncherSocket {
         Self { descriptor, wait }
     }
 
+    /// Bounds every wait from now on.
+    pub(super) fn wait_at_most(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
     /// End of a wait that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.wait

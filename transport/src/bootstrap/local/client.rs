@@ -49,6 +49,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Bounds every wait from now on.
+    pub fn wait_at_most(&mut self, wait: Duration) {
+        self.socket.wait_at_most(wait);
+    }
+
     /// Ends the job with `status`, for the reason that the launcher prints.
     pub fn abort(&mut self, status: i32, why: &str) {
         if let Err(error) = self.ask_done(

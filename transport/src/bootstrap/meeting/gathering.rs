@@ -127,7 +127,7 @@ impl Gatherings {
                 let quiet = since.map(|since| since.elapsed().as_millis() as u64);
                 Ok(Reply::Value(quiet.map(|ms| ms.to_le_bytes().to_vec())))
             }
-            (Place::Waits, Request::Missing) => self.missing(guest).map(Reply::Missing),
+            (Place::Waits, Request::Missing) => Ok(Reply::Missing(self.missing(guest))),
             (Place::Job(number, member), request) => {
                 let mut effects = Vec::new();
                 if let Some(job) = self.jobs.get_mut(&number) {
@@ -272,17 +272,15 @@ impl Gatherings {
         self.jobs.insert(number, Running { service, members });
     }
 
-    /// Agents to which no ranks of the job have come for which this one waits.
-    ///
-    /// # Errors
-    /// All have come, and other agents of their nodes do not.
-    fn missing(&self, guest: u64) -> Result<String, String> {
+    /// Agents to which no ranks of the job have come for which this one waits, or, where they have
+    /// to all, that do not come to it.
+    fn missing(&self, guest: u64) -> String {
         let Some(job) = self.waiting.iter().find(|job| job.has(guest)) else {
-            return Ok(String::new());
+            return String::new();
         };
         if job.lacks() == 0 {
             let absent = ranges(self.absent(job));
-            return Err(format!("agents that take no job at the moment: {absent}"));
+            return format!("none; agents that take no job at the moment: {absent}");
         }
         let missing = (0..).zip(&job.came).filter(|(_, came)| came.is_none());
         let missing = missing.map(|(node, _)| self.agents.rank_at(NodeId(node), 0).0);
@@ -290,8 +288,8 @@ impl Gatherings {
         missing.sort_unstable();
         let missing = ranges(missing.into_iter());
         match job.nodes == job.came.len() {
-            true => Ok(missing),
-            false => Ok(format!("{} of {missing}", job.lacks())),
+            true => missing,
+            false => format!("{} of {missing}", job.lacks()),
         }
     }
 

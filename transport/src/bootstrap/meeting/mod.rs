@@ -1,4 +1,4 @@
-//! Where the agents of several nodes meet, one job after the other.
+//! Where the agents of several nodes, or several of one, meet, one job after the other.
 //!
 //! A launcher's store has one job. The first agent keeps a store for each further one: agents come
 //! to a job by its name, in the order in which their ranks did, each by a connection of its own.
@@ -281,19 +281,30 @@ impl Follower {
     /// # Errors
     /// The meeting is over, or the first agent of all cannot be reached; the next call asks anew.
     pub fn next_job(&mut self) -> Result<Option<JobOfAgents>> {
-        let Known { topology, wait, .. } = &*self.joiner.0;
-        let mut client = match self.asked.take() {
-            Some(client) => client,
-            None => {
-                let mut client = self.joiner.connect_within(ASKING.min(*wait))?;
-                client.follow()?;
-                client
-            }
+        if self.asked.is_none() {
+            let wait = self.joiner.0.wait.min(ASKING);
+            let mut client = self.joiner.connect_within(wait)?;
+            client.follow()?;
+            self.asked = Some(client);
+        }
+        self.begun_job()
+    }
+
+    /// The one that it has asked for, where that has begun: it may have while this agent was about
+    /// to leave.
+    ///
+    /// # Errors
+    /// As [`Follower::next_job`].
+    pub fn begun_job(&mut self) -> Result<Option<JobOfAgents>> {
+        let Some(mut client) = self.asked.take() else {
+            return Ok(None);
         };
+        let Known { topology, wait, .. } = &*self.joiner.0;
         let Some(agents) = client.followed(topology.size())? else {
             self.asked = Some(client);
             return Ok(None);
         };
+        client.wait_at_most(*wait);
         self.joiner.job_of(client, &agents).map(Some)
     }
 

@@ -418,7 +418,7 @@ fn other_agents_of_a_node_come_to_each_job_of_its_first_one() {
 
 #[test]
 fn a_job_waits_for_the_other_agents_of_its_nodes_and_says_for_which() {
-    let (_server, joiners) = meeting_on(&[3, 1], Duration::from_millis(300));
+    let (_server, joiners) = meeting_on(&[3, 1], Duration::from_secs(1));
     let come = |agent: usize, nodes| {
         let joiner = joiners[agent].clone();
         thread::spawn(move || joiner.come_to(("job", nodes), &|| None))
@@ -460,6 +460,28 @@ fn a_job_waits_for_the_other_agents_of_its_nodes_and_says_for_which() {
     assert!(why.contains("is the first one"), "{why}");
     let why = refused(1);
     assert!(why.contains("waits for its next job already"), "{why}");
+}
+
+/// What a follower waits for at the meeting is short; a job's store is another matter.
+#[test]
+fn a_follower_waits_in_its_job_as_long_as_any_agent() {
+    let (_server, joiners) = meeting_on(&[2], watchdog::PERIOD);
+    let mut follower = joiners[1].follower();
+    assert!(follower.begun_job().unwrap().is_none(), "it has not asked");
+    assert!(follower.next_job().unwrap().is_none());
+    let job = joiners[0].join_by_name("job").unwrap();
+    // Also one that is about to leave gets what has begun.
+    let others = loop {
+        match follower.begun_job().unwrap() {
+            Some(job) => break job,
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(follower.descriptor().is_none());
+    let other = thread::spawn(move || exchange(others, "late"));
+    thread::sleep(ASKING + Duration::from_millis(300));
+    exchange(job, "late");
+    other.join().unwrap();
 }
 
 /// What an agent does with one of its connections.
