@@ -27,7 +27,9 @@
 // A call on a channel takes as long as it takes.
 #define TRIHOP_NO_TIMEOUT -1
 
-// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`.
+// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`. The
+// channel's owner tries it: where that is another rank on the inline seat, the call waits until it
+// makes progress.
 #define TRIHOP_ONCE 0
 
 // What a call returns. The numbers are stable; new ones may be added.

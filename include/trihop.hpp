@@ -326,8 +326,8 @@ private:
  * theirs is not ended by trihop where a rank fails, by an exception for instance: the program does so, with MPI_Abort.
  */
 struct Known {
-    Known(std::uint32_t rank, std::uint32_t size, std::uint64_t node, trihop_allgather_t allgather, void *context) noexcept
-        : rank(rank), size(size), node(node), allgather(allgather), context(context) {}
+    Known(std::uint32_t own, std::uint32_t all, std::uint64_t label, trihop_allgather_t call, void *of_call) noexcept
+        : rank(own), size(all), node(label), allgather(call), context(of_call) {}
 
     std::uint32_t rank;
     std::uint32_t size;

@@ -19,9 +19,9 @@ macro_rules! declare {
         #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
         #[non_exhaustive]
         pub enum Error {
-            /// No room now; nothing was taken. Poll (and, without a handler, take deliveries), then
-            /// try again.
-            #[error("the queue towards this rank is full; poll and try again")]
+            /// No room now, or nothing to take; nothing was taken. Poll (and, without a handler, take
+            /// deliveries), then try again.
+            #[error("there is no room to send now, or nothing to take; poll and try again")]
             WouldBlock,
             /// A destination outside the job.
             #[error("rank {rank} does not exist in a job of {size} ranks")]
@@ -31,8 +31,11 @@ macro_rules! declare {
                 /// Ranks of the job.
                 size: u32,
             },
-            /// A record above `max_message_bytes`.
-            #[error("a record of {bytes} bytes is above the limit of {limit} bytes; raise `max_message_bytes`")]
+            /// A record above `max_message_bytes`, or above what its channel holds.
+            #[error(
+                "a record of {bytes} bytes is above the limit of {limit} bytes; raise `max_message_bytes`, or the \
+                 `bytes` of its channel"
+            )]
             TooLarge {
                 /// Length of the record.
                 bytes: usize,

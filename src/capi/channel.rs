@@ -69,7 +69,9 @@ pub const TRIHOP_CHANNEL_DESCRIPTOR_CHARS: usize = 65;
 /// A call on a channel takes as long as it takes.
 pub const TRIHOP_NO_TIMEOUT: i64 = -1;
 
-/// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`.
+/// A call on a channel is tried once: what cannot be done at once is `TRIHOP_ERR_WOULD_BLOCK`. The
+/// channel's owner tries it: where that is another rank on the inline seat, the call waits until it
+/// makes progress.
 pub const TRIHOP_ONCE: i64 = 0;
 
 /// When `trihop_channel_send` returns.
@@ -146,13 +148,14 @@ fn parse_return(when: i32) -> Result<Return, Failure> {
     }
 }
 
-fn timeout_of(timeout_ns: i64) -> Timeout {
+fn parse_timeout(timeout_ns: i64) -> Result<Timeout, Failure> {
     match timeout_ns {
-        TRIHOP_ONCE => Timeout::Once,
-        // Whatever is below zero.
-        _ => u64::try_from(timeout_ns).map_or(Timeout::Never, |time| {
-            Timeout::After(Duration::from_nanos(time))
-        }),
+        TRIHOP_ONCE => Ok(Timeout::Once),
+        TRIHOP_NO_TIMEOUT => Ok(Timeout::Never),
+        // As what is left until a time that has passed may be.
+        _ => u64::try_from(timeout_ns)
+            .map(|time| Timeout::After(Duration::from_nanos(time)))
+            .map_err(|_| Failure::argument(format!("a timeout of {timeout_ns} ns"))),
     }
 }
 
@@ -177,7 +180,7 @@ unsafe fn with(
 unsafe fn get(
     channel: *const trihop_channel_t,
     received: *mut trihop_received_t,
-    call: impl FnOnce(&trihop_channel_t) -> crate::Result<Received>,
+    call: impl FnOnce(&trihop_channel_t) -> Result<Received, Failure>,
 ) -> trihop_status_t {
     let call = |channel: &trihop_channel_t| {
         // SAFETY: as the caller promises.
@@ -212,7 +215,7 @@ pub unsafe extern "C" fn trihop_channel_send(
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
         let when = parse_return(when)?;
-        let timeout = timeout_of(timeout_ns);
+        let timeout = parse_timeout(timeout_ns)?;
         Ok(either!(&channel.channel, channel => channel.send(kind, bytes, when, timeout))?)
     };
     // SAFETY: the header asks for null or a port that was not freed.
@@ -232,14 +235,12 @@ pub unsafe extern "C" fn trihop_channel_get(
     timeout_ns: i64,
     received: *mut trihop_received_t,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     // SAFETY: the header asks for null or a port that was not freed, and a place.
     unsafe {
-        get(
-            channel,
-            received,
-            |channel| either!(&channel.channel, channel => channel.get(timeout)),
-        )
+        get(channel, received, |channel| {
+            let timeout = parse_timeout(timeout_ns)?;
+            Ok(either!(&channel.channel, channel => channel.get(timeout))?)
+        })
     }
 }
 
@@ -252,14 +253,12 @@ pub unsafe extern "C" fn trihop_channel_peek(
     timeout_ns: i64,
     received: *mut trihop_received_t,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     // SAFETY: the header asks for null or a port that was not freed, and a place.
     unsafe {
-        get(
-            channel,
-            received,
-            |channel| either!(&channel.channel, channel => channel.peek(timeout)),
-        )
+        get(channel, received, |channel| {
+            let timeout = parse_timeout(timeout_ns)?;
+            Ok(either!(&channel.channel, channel => channel.peek(timeout))?)
+        })
     }
 }
 
@@ -271,8 +270,8 @@ pub unsafe extern "C" fn trihop_channel_pop(
     channel: *const trihop_channel_t,
     timeout_ns: i64,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     let pop = |channel: &trihop_channel_t| {
+        let timeout = parse_timeout(timeout_ns)?;
         either!(&channel.channel, channel => channel.pop(timeout))?;
         Ok(())
     };

@@ -80,12 +80,12 @@ impl trihop_status_t {
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
-            c"no room now; take what waits, and call again",
+            c"no room now, or nothing to take; take what waits, and call again",
         ),
         (TRIHOP_ERR_RANK, c"there is no such rank in the job"),
         (
             TRIHOP_ERR_TOO_LARGE,
-            c"the record is above max_message_bytes",
+            c"the record is longer than max_message_bytes, or than its channel allows",
         ),
         (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
         (

@@ -166,6 +166,11 @@ impl Error {
         matches!(number, Some(libc::EMFILE | libc::ENFILE))
     }
 
+    /// Whether there is no such process: it has ended.
+    pub fn is_no_process(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.raw_os_error() == Some(libc::ESRCH))
+    }
+
     /// Whether an address or a name is another's.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse)

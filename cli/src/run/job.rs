@@ -197,7 +197,14 @@ impl Job {
     /// What users call a process.
     fn name_of(&self, process: usize) -> String {
         match process.checked_sub(self.ranks) {
-            None => format!("rank {process}"),
+            None => match self.spec.minis {
+                1 => format!("rank {process}"),
+                minis => {
+                    let first = process * minis as usize;
+                    let last = first + minis as usize - 1;
+                    format!("process {process}, of ranks {first} to {last},")
+                }
+            },
             Some(agent) => match (self.place_of_agent(agent), self.spec.agents) {
                 ((node, _), 1) => format!("the agent of node {node}"),
                 ((node, local), _) => format!("agent {local} of node {node}"),

@@ -158,6 +158,7 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         }
         spec.agent_under = words;
     }
+    spec.minis = args.minis_per_rank.unwrap_or(1);
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env
         .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));
@@ -263,6 +264,8 @@ pub struct LaunchSpec {
     /// What runs each agent: a command and its options, with `{node}` for the node's number, and
     /// `{agent}` for that of the agent on its node. Default none.
     pub agent_under: Vec<String>,
+    /// Ranks that each process hosts. Default 1.
+    pub minis: u32,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
 }
@@ -279,6 +282,7 @@ impl LaunchSpec {
             grace: Duration::from_secs(5),
             netns: false,
             agents: 0,
+            minis: 1,
             agent_under: Vec::new(),
             says_why: false,
         }

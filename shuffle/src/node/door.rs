@@ -14,7 +14,7 @@ use trihop_transport::park::ProcessWatch;
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::{NodeId, Rank, Topology};
 
-use super::{LOOK, ended, not_arrived, unreachable_or};
+use super::{LOOK, ended, not_arrived, unreachable_or, watch};
 use crate::error::{Error, Result};
 
 /// Number of the roster in a node's book.
@@ -156,7 +156,7 @@ impl Door {
                         continue;
                     };
                     let named = topology.named(rank).0;
-                    let watch = ProcessWatch::open(process).map_err(|_| ended(named))?;
+                    let watch = watch(process, named)?;
                     watches.push((named, watch));
                     known[topology.local_rank_of(rank) as usize].get_or_insert(introduction);
                 }

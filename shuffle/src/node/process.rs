@@ -243,7 +243,7 @@ impl Process {
             let numbers = given.map_err(|error| self.said_why(topology, cookie, error))?;
             for (other, number) in numbers.into_iter().filter(|_| end == own[0]) {
                 let rank = topology.rank_of(other).0;
-                let watch = ProcessWatch::open(number).map_err(|_| ended(rank))?;
+                let watch = watch(number, rank)?;
                 watches.push((other, watch));
             }
         }
@@ -483,6 +483,14 @@ pub(super) fn unreachable_or(rank: u32, error: TransportError) -> Error {
         }
         error => error.into(),
     }
+}
+
+/// Watches the process of a rank.
+pub(super) fn watch(process: u32, rank: u32) -> Result<ProcessWatch> {
+    ProcessWatch::open(process).map_err(|error| match error.is_no_process() {
+        true => ended(rank),
+        false => error.into(),
+    })
 }
 
 pub(super) fn ended(rank: u32) -> Error {

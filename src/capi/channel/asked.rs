@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use super::poll::parse_poll;
-use super::{NOTHING, parse_return, timeout_of, trihop_channel_t, trihop_received_t};
+use super::{NOTHING, parse_return, parse_timeout, trihop_channel_t, trihop_received_t};
 use crate::capi::argument;
 use crate::capi::seat::{Either, Home, Homed, either};
 use crate::capi::status::{Failure, guard, trihop_status_t};
@@ -187,8 +187,8 @@ pub unsafe extern "C" fn trihop_channel_start_get(
     timeout_ns: i64,
     asked: *mut *mut trihop_asked_t,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     let get = |channel: &trihop_channel_t| {
+        let timeout = parse_timeout(timeout_ns)?;
         let of = started!(channel, port => port.start_get(timeout));
         Ok(Request::Get(of))
     };
@@ -209,8 +209,8 @@ pub unsafe extern "C" fn trihop_channel_start_poll(
     timeout_ns: i64,
     asked: *mut *mut trihop_asked_t,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     let poll = |channel: &trihop_channel_t| {
+        let timeout = parse_timeout(timeout_ns)?;
         let what = parse_poll(what)?;
         let of = started!(channel, port => port.start_poll(what, timeout));
         Ok(Request::Poll(of))
@@ -235,8 +235,8 @@ pub unsafe extern "C" fn trihop_channel_start_send(
     timeout_ns: i64,
     asked: *mut *mut trihop_asked_t,
 ) -> trihop_status_t {
-    let timeout = timeout_of(timeout_ns);
     let send = |channel: &trihop_channel_t| {
+        let timeout = parse_timeout(timeout_ns)?;
         // SAFETY: the header asks for `length` bytes that nobody changes during the call.
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
         let when = parse_return(when)?;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use super::{timeout_of, trihop_channel_t, with};
+use super::{parse_timeout, trihop_channel_t, with};
 use crate::capi::argument;
 use crate::capi::seat::either;
 use crate::capi::status::{Failure, trihop_status_t};
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn trihop_channel_poll(
 ) -> trihop_status_t {
     let poll = |channel: &trihop_channel_t| {
         let what = parse_poll(what)?;
-        let timeout = timeout_of(timeout_ns);
+        let timeout = parse_timeout(timeout_ns)?;
         let polled = either!(&channel.channel, channel => channel.poll(what, timeout))?;
         if !value.is_null() {
             // SAFETY: not null, so the header asks for a place for a number.

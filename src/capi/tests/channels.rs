@@ -81,6 +81,9 @@ fn of_job(seat: trihop_seat_t) {
         ok(trihop_asked_value(polled, &mut value));
         assert_eq!(value, 1);
         ok(trihop_channel_pop(channel, TRIHOP_ONCE));
+        // What is left until a time that has passed is not without end.
+        let refused = trihop_channel_pop(channel, -2);
+        assert_eq!(refused, TRIHOP_ERR_INVALID_ARGUMENT);
 
         ok(trihop_channel_start_get(channel, 1000, &mut late));
         let ended = loop {

@@ -130,8 +130,10 @@ impl Answer {
         deadline: Instant,
     ) -> Result<Self> {
         let gone = || Self::Ends(format!("{agent} has ended"));
-        let Ok(watch) = ProcessWatch::open(process) else {
-            return Ok(gone());
+        let watch = match ProcessWatch::open(process) {
+            Ok(watch) => watch,
+            Err(error) if error.is_no_process() => return Ok(gone()),
+            Err(error) => return Err(error),
         };
         let mut early = Vec::new();
         let bytes = loop {

@@ -243,8 +243,8 @@ impl Reception {
         self.forget_gone();
         let watched = match ProcessWatch::open(process) {
             Ok(watch) => Ok(watch),
-            Err(error) if error.is_want_of_descriptors() => Err(error.to_string()),
-            Err(_) => return None, // it is gone
+            Err(error) if error.is_no_process() => return None,
+            Err(error) => Err(error.to_string()),
         };
         let seated = watched.and_then(|watch| {
             let (at, place) = self.place_for(behind_versions(said)?)?;
