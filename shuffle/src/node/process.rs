@@ -424,7 +424,8 @@ impl Shared {
             && topology.process_of(end) == topology.process()
             && topology.is_relay() != is_agent;
         let said = Said::decode(bytes);
-        if !is_between && !(is_agent && matches!(said, Some(Said::GivenUp(_)))) {
+        let is_for_all = is_agent && matches!(said, Some(Said::GivenUp(_)));
+        if !is_between && !is_for_all {
             return;
         }
         let is_heard = match said {
