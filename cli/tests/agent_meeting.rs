@@ -105,8 +105,21 @@ impl Agents {
             .collect()
     }
 
+    /// Has the job that stays end, and they with it, who were asked to before.
+    fn end_with(self, mut steady: Vec<Launched>) {
+        steady.iter_mut().for_each(Launched::close_stdin);
+        end_well(steady, "the job that stays");
+        self.launcher.wait().succeeded();
+    }
+
     fn threads_of_jobs(&self) -> usize {
         self.ids().into_iter().map(threads_of_jobs).sum()
+    }
+}
+
+fn end_well(ranks: impl IntoIterator<Item = Launched>, what: &str) {
+    for rank in ranks {
+        has_ended_well(&rank.wait(), what);
     }
 }
 
@@ -143,9 +156,7 @@ fn jobs_of_several_nodes_come_and_go_while_another_one_sends() {
     let mut steady = agents.ranks(test, "steady", "steady");
     have_attached(&steady);
     let come_and_go = |turns: &str| {
-        for rank in agents.ranks(test, "", turns) {
-            has_ended_well(&rank.wait(), turns);
-        }
+        end_well(agents.ranks(test, "", turns), turns);
         until("the last job has ended", || agents.threads_of_jobs() == 2);
         [0, 1].map(|node| descriptors(agents.id(node)))
     };
@@ -153,17 +164,11 @@ fn jobs_of_several_nodes_come_and_go_while_another_one_sends() {
     assert_eq!(come_and_go("40"), few, "descriptors");
     // Several at a time, by their names.
     let jobs = ["a", "b", "c"].map(|job| agents.ranks(test, job, "3"));
-    for rank in jobs.into_iter().flatten() {
-        has_ended_well(&rank.wait(), "one of three jobs");
-    }
+    end_well(jobs.into_iter().flatten(), "one of three jobs");
     // Asked to end, one agent is the end of both, once their last job is over.
     agents.signal(1, libc::SIGTERM);
     assert!(steady.iter_mut().all(Launched::runs));
-    for mut rank in steady {
-        rank.close_stdin();
-        has_ended_well(&rank.wait(), "the job that stays");
-    }
-    agents.launcher.wait().succeeded();
+    agents.end_with(steady);
 }
 
 #[test]
@@ -173,9 +178,7 @@ fn agents_of_several_nodes_end_after_their_time_to_linger() {
         return greet().unwrap();
     }
     let agents = Agents::start("meeting-linger", "200", "");
-    for rank in agents.ranks(test, "", "guest") {
-        has_ended_well(&rank.wait(), "a rank");
-    }
+    end_well(agents.ranks(test, "", "guest"), "a rank");
     agents.launcher.wait().succeeded();
 }
 
@@ -193,9 +196,10 @@ fn agents_linger_as_long_as_any_of_them_has_a_job() {
         start_rank_of(nodes, test, &agents.names[node], role, role)
     };
     let on_both = || {
-        for rank in [0, 1].map(|node| at(node, 0, "both")) {
-            has_ended_well(&rank.wait(), "a job on both nodes");
-        }
+        end_well(
+            [0, 1].map(|node| at(node, 0, "both")),
+            "a job on both nodes",
+        );
     };
     let mut steady = at(1, 1, "steady");
     have_attached(std::slice::from_ref(&steady));
@@ -235,9 +239,7 @@ fn a_job_that_comes_to_one_node_alone_does_not_disturb_the_next_one() {
     until("its agent has given them up", || {
         agents.threads_of_jobs() == 0
     });
-    for rank in agents.ranks(test, "", "next") {
-        has_ended_well(&rank.wait(), "the next job");
-    }
+    end_well(agents.ranks(test, "", "next"), "the next job");
     agents.launcher.signal(libc::SIGTERM);
     agents.launcher.wait();
 }
@@ -266,9 +268,7 @@ fn jobs_on_some_of_the_nodes_come_and_go_beside_one_on_all() {
             let text = nodes.to_string();
             at(node, nodes, "", &text)
         });
-        for rank in jobs {
-            has_ended_well(&rank.wait(), "a job on some nodes");
-        }
+        end_well(jobs, "a job on some nodes");
         until("they have ended", || agents.threads_of_jobs() == 4);
     }
     let ended = at(2, 5, "", "too many").wait();
@@ -376,9 +376,7 @@ fn channels_outlast_agents_that_are_killed() {
         assert_ne!(agents.launcher.wait().status, 0);
         let agents = Agents::start("meeting-kept", "never", "");
         ranks.iter_mut().for_each(Launched::close_stdin);
-        for rank in ranks {
-            has_ended_well(&rank.wait(), seat);
-        }
+        end_well(ranks, seat);
         agents.launcher.signal(libc::SIGTERM);
         agents.launcher.wait();
     }
@@ -404,11 +402,6 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
         };
         places.map(start).collect()
     };
-    let end_well = |ranks: Vec<Launched>, what: &str| {
-        for rank in ranks {
-            has_ended_well(&rank.wait(), what);
-        }
-    };
     let steady = all("steady", "steady");
     have_attached(&steady);
     let come_and_go = |turns: u32| {
@@ -425,8 +418,8 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
     // Several at a time, by their names; one of them has ranks on the second node alone.
     let jobs = ["a", "b", "c"].map(|job| all(job, "one"));
     let alone = [(), ()].map(|()| start_rank_of(1, test, &agents.names[1], "d", "on one"));
-    end_well(alone.into(), "the job on one node");
-    end_well(jobs.into_iter().flatten().collect(), "one of three jobs");
+    end_well(alone, "the job on one node");
+    end_well(jobs.into_iter().flatten(), "one of three jobs");
     // One that has no ranks of its own to receive is the end of all, too.
     agents.signal(3, libc::SIGTERM);
     until("the agents take no more jobs", || {
@@ -437,11 +430,7 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
         };
         !agents.names.iter().any(is_taken)
     });
-    for mut rank in steady {
-        rank.close_stdin();
-        has_ended_well(&rank.wait(), "the job that stays");
-    }
-    agents.launcher.wait().succeeded();
+    agents.end_with(steady);
 }
 
 #[test]
@@ -451,9 +440,10 @@ fn several_agents_of_one_node_end_after_their_time_to_linger() {
         return greet_of(3, 1).unwrap();
     }
     let agents = Agents::start_many("meeting-node", (&[3], 3), "200", "");
-    for rank in [(), (), ()].map(|()| start_rank(test, &agents.names[0], "", "guest")) {
-        has_ended_well(&rank.wait(), "a rank");
-    }
+    end_well(
+        [(), (), ()].map(|()| start_rank(test, &agents.names[0], "", "guest")),
+        "a rank",
+    );
     agents.launcher.wait().succeeded();
 }
 
@@ -495,16 +485,11 @@ fn agents_of_a_node_stay_while_a_rank_waits_for_the_others_of_its_job() {
     }
     let agents = Agents::start_many("meeting-half", (&[2], 2), "300", "");
     let rank = || start_rank(test, &agents.names[0], "", "guest");
-    let end_well = |ranks: [Launched; 2]| {
-        for rank in ranks {
-            has_ended_well(&rank.wait(), "a rank");
-        }
-    };
-    end_well([rank(), rank()]);
+    end_well([rank(), rank()], "a rank");
     let early = rank();
     // Several times as long as they linger.
     std::thread::sleep(Duration::from_secs(1));
-    end_well([early, rank()]);
+    end_well([early, rank()], "a rank");
     agents.launcher.wait().succeeded();
 }
 

@@ -98,11 +98,14 @@ pub fn serve_jobs(
             return Err(error);
         }
     };
-    let follower = || meeting.as_ref().map(|meeting| meeting.joiner().follower());
-    let entrance = match reception {
-        Some(reception) => Entrance::Ranks(reception),
-        None => Entrance::FirstAgent {
-            follower: follower().expect("it is not the only agent"),
+    let entrance = match (reception, &meeting) {
+        (Some(reception), _) => Entrance::Ranks(reception),
+        (None, meeting) => Entrance::FirstAgent {
+            follower: meeting
+                .as_ref()
+                .expect("others are here")
+                .joiner()
+                .follower(),
             failures: 0,
         },
     };
@@ -162,7 +165,8 @@ impl Doors {
         }
     }
 
-    /// Waits for a job, as [`Reception::receive`].
+    /// Waits for a job, as [`Reception::receive`]. Only who [may linger](Self::may_linger) has a
+    /// deadline.
     fn receive(
         &mut self,
         others: &[BorrowedFd<'_>],
@@ -192,8 +196,7 @@ impl Doors {
             }
         };
         descriptors.extend(follower.descriptor());
-        let until = deadline.into_iter().chain([Instant::now() + next]).min();
-        wait_for_any(&descriptors, until.expect("one is given"))?;
+        wait_for_any(&descriptors, Instant::now() + next)?;
         Ok(None)
     }
 
