@@ -69,6 +69,16 @@ fn a_thread_may_end_its_process_while_the_others_run() {
     ] {
         let ended = launch(shape, &program, &["0", "exits"]);
         assert_eq!(ended.status, 7, "{}", ended.stderr);
+        let named = [
+            "0, of ranks 0 to 2",
+            "0, of ranks 0 to 1",
+            "1, of ranks 2 to 3",
+        ];
+        let says = |who: &&str| {
+            let text = format!("process {who}, exited with status 7");
+            ended.stderr.contains(&text)
+        };
+        assert!(named.iter().any(says), "{}", ended.stderr);
     }
 }
 
