@@ -7,8 +7,8 @@ use trihop::channel::{Descriptor, Poll, Timeout};
 use trihop::{ChannelLimits, Result, over};
 
 use crate::ranks::{
-    Seat, SeatKind, Spec, WATCHDOG, is_installed, is_rank, number, rank, say, victim,
-    wait_for_death,
+    ENV_NO_PIDFD, Seat, SeatKind, Spec, WATCHDOG, can_forbid_pidfd, is_installed, is_rank, number,
+    rank, say, victim, wait_for_death,
 };
 
 /// Kills each rank in turn once all are ready, and prints how long it took the last survivor to say
@@ -53,6 +53,43 @@ fn ranks_that_wait_and_are_owed_nothing_hear_of_a_death_on_any_node() {
         }
         seat.barrier()
     });
+}
+
+/// Nothing announces the end of a process then. The rank that has its node's watch computes: that
+/// the other node hears of the death is the watch's work.
+#[test]
+fn ranks_without_the_call_that_watches_processes_hear_of_a_death() {
+    let test = "dead::ranks_without_the_call_that_watches_processes_hear_of_a_death";
+    if is_rank() {
+        return rank(|seat| {
+            seat.barrier()?;
+            say("ready");
+            match number() {
+                own if own == victim() => wait_for_death(),
+                2 => std::thread::sleep(Duration::from_secs(3)),
+                _ => {}
+            }
+            seat.barrier()
+        });
+    }
+    if !can_forbid_pidfd() {
+        return eprintln!("skipped: {test}: the system takes no filter of system calls");
+    }
+    for seat in SeatKind::ALL {
+        let spec = Spec {
+            variables: &[(ENV_NO_PIDFD, "1")],
+            ..Spec::new(test, "2,2", seat, 3)
+        };
+        let mut ranks = spec.start();
+        ranks.wait_for(4, "ready");
+        let killed = Instant::now();
+        ranks.signal(3, Signal::KILL);
+        ranks.assert_named(3, killed);
+        if seat == SeatKind::Inline {
+            let (others, computes) = ([0, 1].map(|rank| ranks.ends[&rank].0), ranks.ends[&2].0);
+            assert!(others.into_iter().all(|at| at < computes), "{seat:?}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -160,6 +160,9 @@ pub fn wait_for_death() -> ! {
 
 /// Runs a rank: says how its part of the job ended.
 pub fn rank(body: impl Fn(Seat) -> Result<()> + Sync) {
+    if std::env::var_os(ENV_NO_PIDFD).is_some() {
+        forbid_pidfd().expect("who started this rank has tried it");
+    }
     say("begins");
     let outcome = match std::env::var("LIVES_SEAT").as_deref() {
         Ok("Minirank") => on_a_thread(body),
@@ -174,6 +177,60 @@ pub fn rank(body: impl Fn(Seat) -> Result<()> + Sync) {
             std::process::exit(1);
         }
     }
+}
+
+/// Has a rank do without `pidfd_open`.
+pub const ENV_NO_PIDFD: &str = "LIVES_NO_PIDFD";
+
+/// From now on this process has no `pidfd_open`, as under some sandboxes.
+fn forbid_pidfd() -> io::Result<()> {
+    let word = |code: u32, jumps: (u8, u8), k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: jumps.0,
+        jf: jumps.1,
+        k,
+    };
+    // The number of the call stands first in what a filter sees.
+    let mut filter = [
+        word(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
+        word(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            (0, 1),
+            libc::SYS_pidfd_open as u32,
+        ),
+        word(
+            libc::BPF_RET | libc::BPF_K,
+            (0, 0),
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+        ),
+        word(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: a system call on integers.
+    let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the kernel copies the filter, whose length is given.
+    let filtered = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+            0,
+            0,
+        )
+    };
+    match (alone, filtered) {
+        (0, 0) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether processes can do without the call: some kernels and sandboxes take no filter.
+pub fn can_forbid_pidfd() -> bool {
+    // Filters are of a thread.
+    thread::spawn(forbid_pidfd).join().unwrap().is_ok()
 }
 
 /// A process with one mini-rank, whose numbers are the same.

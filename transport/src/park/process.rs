@@ -44,7 +44,7 @@ impl ProcessWatch {
                 pid,
             }),
             Err(error @ (Errno::NOSYS | Errno::PERM)) => {
-                tracing::info!(%error, "no pidfd_open: the end of a process is seen a second later");
+                tracing::debug!(%error, pid, "no pidfd_open: its end is seen by who looks for it");
                 Self::by_folder(pid)
             }
             Err(error) => Err(Error::system(what(), error)),
@@ -87,13 +87,17 @@ impl ProcessWatch {
         })
     }
 
-    /// Becomes readable when the process has ended, where the system can say that: who waits looks
-    /// by itself now and then.
+    /// Becomes readable when the process has ended, unless it [is silent](Self::is_silent).
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.watched {
             Watched::Pidfd(pidfd) => pidfd.as_fd(),
             Watched::Folder { never, .. } => never.as_fd(),
         }
+    }
+
+    /// Whether the system announces no end of a process: who waits for it looks by itself.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.watched, Watched::Folder { .. })
     }
 
     /// Whether the process has ended, for whatever reason.
@@ -140,17 +144,19 @@ fn has_folder_of_ended(folder: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
+
+    fn until_told() -> Child {
+        let mut cat = Command::new("cat");
+        cat.stdin(Stdio::piped()).spawn().expect("`cat` starts")
+    }
 
     #[test]
     fn the_end_of_a_process_is_seen_without_the_call_for_it() {
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("`cat` starts");
+        let mut child = until_told();
         let watch = ProcessWatch::by_folder(child.id()).expect("a running child can be watched");
         let copy = watch.try_clone().unwrap();
-        assert!(!watch.has_ended() && !copy.has_ended());
+        assert!(watch.is_silent() && !watch.has_ended() && !copy.has_ended());
         drop(child.stdin.take());
         // While its parent has not asked for it.
         while !watch.has_ended() {
@@ -164,10 +170,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_process_is_seen() {
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("`cat` starts");
+        let mut child = until_told();
         let watch = ProcessWatch::open(child.id()).expect("a running child can be watched");
         assert!(!watch.has_ended());
         drop(child.stdin.take());

@@ -41,6 +41,9 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 const LATE_REDIAL: Duration = Duration::from_secs(1);
 const LAST_DIAL: Duration = Duration::from_secs(120);
 
+/// How often it looks for the end of processes that the system does not announce.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Tokens of the epoll.
 const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
@@ -81,6 +84,8 @@ pub(super) struct Watcher {
     spread: Spread,
     epoll: OwnedFd,
     dials: Vec<Dial>,
+    /// Places of the processes whose end nothing announces.
+    silent: Vec<usize>,
     connections: Vec<Option<Connection>>,
     /// When neighbours that are missing are waited for no more; none afterwards.
     give_up: Option<Instant>,
@@ -124,6 +129,9 @@ impl Watcher {
             give_up: Some(now + setup.timeout.max(GIVE_UP)),
             last_dial: now + LAST_DIAL,
             dials: ours.into_iter().map(dial).collect(),
+            silent: (0..setup.processes.len())
+                .filter(|&at| setup.processes[at].1.is_silent())
+                .collect(),
             connections: Vec::new(),
             epoll,
             shared,
@@ -181,6 +189,10 @@ impl Watcher {
     /// What becomes due by time alone: only until all neighbours are connected, and while strangers
     /// are here.
     fn keep_time(&mut self, now: Instant) {
+        let processes = &self.setup.processes;
+        let ended = |at: &mut usize| processes[*at].1.has_ended();
+        let ended: Vec<usize> = self.silent.extract_if(.., ended).collect();
+        ended.into_iter().for_each(|at| self.process_ended(at));
         for index in 0..self.connections.len() {
             let late = |c: &Connection| c.talk.is_stranger() && c.deadline <= now;
             if self.connections[index].as_ref().is_some_and(late) {
@@ -218,6 +230,7 @@ impl Watcher {
         dials
             .chain(strangers.map(|c| c.deadline))
             .chain(self.give_up)
+            .chain((!self.silent.is_empty()).then(|| Instant::now() + LOOK))
             .min()
     }
 
