@@ -2287,8 +2287,8 @@ void trihop_kept_free(struct trihop_kept_t *kept);
 // receiver), also where the call returns before. The owner keeps it, to about a millisecond.
 //
 // With nothing sent it fails with `TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`,
-// `TRIHOP_ERR_CLOSED` where the channel is, and `TRIHOP_ERR_TOO_LARGE` above the channel's bytes
-// and `max_message_bytes` less 56.
+// `TRIHOP_ERR_CLOSED` where the channel is, `TRIHOP_ERR_TOO_LARGE` above the channel's bytes and
+// `max_message_bytes` less 56, and `TRIHOP_ERR_INVALID_ARGUMENT` for another time below zero.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_send(const struct trihop_channel_t *channel,
                                     uint32_t kind,

@@ -199,8 +199,8 @@ unsafe fn get(
 /// receiver), also where the call returns before. The owner keeps it, to about a millisecond.
 ///
 /// With nothing sent it fails with `TRIHOP_ERR_WOULD_BLOCK`, `TRIHOP_ERR_TIMED_OUT`,
-/// `TRIHOP_ERR_CLOSED` where the channel is, and `TRIHOP_ERR_TOO_LARGE` above the channel's bytes
-/// and `max_message_bytes` less 56.
+/// `TRIHOP_ERR_CLOSED` where the channel is, `TRIHOP_ERR_TOO_LARGE` above the channel's bytes and
+/// `max_message_bytes` less 56, and `TRIHOP_ERR_INVALID_ARGUMENT` for another time below zero.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_send(
