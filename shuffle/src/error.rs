@@ -19,8 +19,8 @@ macro_rules! declare {
         #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
         #[non_exhaustive]
         pub enum Error {
-            /// No room now, or nothing to take; nothing was taken. Poll (and, without a handler, take
-            /// deliveries), then try again.
+            /// No room now, or nothing to take; nothing was taken. Poll (and, without a handler,
+            /// take deliveries), then try again.
             #[error("there is no room to send now, or nothing to take; poll and try again")]
             WouldBlock,
             /// A destination outside the job.

@@ -50,9 +50,9 @@ pub trait AskedToEnd {
 ///
 /// It ends once it has had a job and then none for as long as `linger`, and no other agent of its
 /// launch either, without end where that is `None`; when it is asked to; or when another agent
-/// ends. Then it gives its name free for another agent, refuses ranks that wait for others of their
-/// job, and ends with the last of its jobs. Asked once more it returns at once; the jobs that it has
-/// then end with its process.
+/// ends. Then it gives its name free for another agent, refuses ranks that wait for others of
+/// their job, and ends with the last of its jobs. Asked once more it returns at once; the jobs
+/// that it has then end with its process.
 ///
 /// A job that fails is logged at level warn, and is the end of that job alone; so is one for which
 /// no thread is to be had or descriptors run out, and one whose relay panics: its ranks hear why.
@@ -61,7 +61,8 @@ pub trait AskedToEnd {
 ///
 /// # Errors
 /// A name that another agent has; a node without ranks, or with fewer than agents, or whose agents
-/// were told different numbers; the launcher's own; the first agent cannot be reached by the others.
+/// were told different numbers; the launcher's own; the first agent cannot be reached by the
+/// others.
 pub fn serve_jobs(
     options: Options,
     name: &str,

@@ -416,8 +416,8 @@ impl Shared {
     }
 
     /// What a rank has said to its agent, or the agent to a rank, or any agent of the node that it
-    /// has given up; what others say is dropped. Where it cannot be read, or a request is missing, a
-    /// rank would wait for an answer for ever.
+    /// has given up; what others say is dropped. Where it cannot be read, or a request is missing,
+    /// a rank would wait for an answer for ever.
     fn hear(&mut self, topology: &Topology, end: EndpointId, bytes: &[u8]) {
         let is_agent = topology.has_agents() && end.0 >= topology.size();
         let is_between = topology.has_agents()

@@ -33,7 +33,8 @@ impl ProcessWatch {
     /// Watches process `pid`, which must not have been waited for yet.
     ///
     /// # Errors
-    /// When there is no such process ([it has ended](Error::is_no_process)), or descriptors run out.
+    /// When there is no such process ([it has ended](Error::is_no_process)), or descriptors run
+    /// out.
     pub fn open(pid: u32) -> Result<Self> {
         let what = || format!("watching process {pid}");
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);

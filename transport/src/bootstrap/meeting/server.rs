@@ -26,8 +26,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it for these agents, as ranks of a job, whose nodes are lost where nothing has come from them for so
-    /// long.
+    /// Starts it for these agents, as ranks of a job, whose nodes are lost where nothing has come
+    /// from them for so long.
     ///
     /// # Errors
     /// When there is no thread to be had, or no descriptor.
