@@ -5,7 +5,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::outbound::Outbound;
 use crate::engine::StreamId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they
 /// name.
@@ -121,6 +121,21 @@ impl<'a> Outbox<'a> {
         let sent = send(&mut self.outs[self.stream]);
         self.note_overfilled();
         sent
+    }
+
+    /// As [`Outbox::with`], on this stream of the engine, or on its own.
+    pub(crate) fn send_on(
+        &mut self,
+        stream: Option<StreamId>,
+        send: impl FnOnce(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        match stream {
+            None => self.with(send),
+            Some(id) => match self.for_stream(id) {
+                Some(mut other) => other.with(send),
+                None => Err(Error::Closed(String::new())),
+            },
+        }
     }
 
     #[inline(always)] // part of every send of a handler

@@ -28,25 +28,6 @@ pub(crate) trait Handlers {
     ) -> Result<usize, BadRun>;
 }
 
-/// Of a seat whose handlers run on delivery threads.
-pub(crate) struct NoHandlers;
-
-impl Handlers for NoHandlers {
-    fn is_live(&self, _: usize) -> bool {
-        true
-    }
-
-    fn call(
-        &mut self,
-        stream: usize,
-        _: Delivery<'_>,
-        _: usize,
-        _: &mut Outbox<'_>,
-    ) -> Result<usize, BadRun> {
-        unreachable!("stream {stream} was opened without a delivery thread")
-    }
-}
-
 /// Where deliveries go.
 pub(crate) enum Sink {
     /// The seat has a handler for the stream.

@@ -239,6 +239,11 @@ impl Parked {
         Some(self.hearers.swap_remove(at).1)
     }
 
+    /// These are to be woken too.
+    pub fn add_woken(&mut self, woken: &mut Vec<Waker>) {
+        self.woken.append(woken);
+    }
+
     /// Those whose wait is over.
     pub fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)

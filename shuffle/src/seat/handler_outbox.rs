@@ -4,10 +4,9 @@ use trihop_transport::topology::Rank;
 
 use super::Seating;
 use super::calls::Handle;
-use crate::endpoint::StreamId;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What a handler sends with on its own stream: its sends never wait.
 pub(crate) trait HandlerOutbox {
@@ -22,16 +21,6 @@ pub(crate) trait HandlerOutbox {
 
     /// So many contributors of the stream's step are done.
     fn done(&mut self, contributors: u64) -> Result<()>;
-
-    /// See [`Seating::notify_moved`].
-    fn notify_moved(&self) {}
-
-    /// As [`HandlerOutbox::send_by`], on this stream of the job, or on its own.
-    fn send_on(
-        &mut self,
-        stream: Option<StreamId>,
-        send: impl FnMut(&mut Outbound) -> Result<()>,
-    ) -> Result<()>;
 
     /// Sends a record, or spills it.
     fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
@@ -53,20 +42,6 @@ impl HandlerOutbox for Outbox<'_> {
         self.with(send)
     }
 
-    fn send_on(
-        &mut self,
-        stream: Option<StreamId>,
-        send: impl FnMut(&mut Outbound) -> Result<()>,
-    ) -> Result<()> {
-        let Some(stream) = stream else {
-            return self.with(send);
-        };
-        let mut other = self
-            .for_stream(stream)
-            .ok_or(Error::Closed(String::new()))?;
-        other.with(send)
-    }
-
     fn done(&mut self, contributors: u64) -> Result<()> {
         self.done(contributors)
     }
@@ -86,26 +61,7 @@ impl<S: Seating> HandlerOutbox for &Handle<S> {
         self.spill(send)
     }
 
-    fn send_on(
-        &mut self,
-        stream: Option<StreamId>,
-        send: impl FnMut(&mut Outbound) -> Result<()>,
-    ) -> Result<()> {
-        match stream.filter(|&stream| stream != self.id) {
-            None => self.spill(send),
-            Some(id) => Handle {
-                id,
-                ..Handle::clone(self)
-            }
-            .spill(send),
-        }
-    }
-
     fn done(&mut self, contributors: u64) -> Result<()> {
         Handle::done(self, contributors)
-    }
-
-    fn notify_moved(&self) {
-        self.seat.notify_moved();
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Step};
@@ -15,7 +16,7 @@ use trihop_transport::topology::Rank;
 use super::at_end::AtEnds;
 use super::park::Park;
 use super::window::Windows;
-use super::{ALL, AtEnd, Handle, Seating, open};
+use super::{ALL, AtEnd, Handle, Seating, TurnHandler, open};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, DeliveryQueue};
 use crate::endpoint::{Channel, StreamId};
@@ -327,6 +328,15 @@ impl<'h> Seating for Inline<'h> {
     type OwnerOf = Rc<dyn Fn(u64) -> Rank + 'h>;
     type AtEnd = AtEnd<'h>;
 
+    fn in_turn(mut handler: TurnHandler) -> Handler<'h> {
+        Box::new(move |delivery, done, outbox| {
+            let mut woken = Vec::new();
+            let outcome = handler(delivery, done, outbox, &mut woken);
+            woken.into_iter().for_each(Waker::wake);
+            outcome
+        })
+    }
+
     fn again<'a>(outbox: &'a mut Outbox<'_>) -> Outbox<'a> {
         outbox.again()
     }
@@ -352,10 +362,10 @@ impl<'h> Seating for Inline<'h> {
             None => Sink::Queue(DeliveryQueue::new(&options)),
         };
         let mut place = None;
-        let install = |stream| {
+        let install = |id: StreamId| {
             if let Some(handler) = handler {
-                place = Some(stream);
-                self.set_handler(stream, handler);
+                place = Some(id.stream);
+                self.set_handler(id.stream, handler);
             }
         };
         let opened = self.one_at_a_time(None, "opening a stream", || {

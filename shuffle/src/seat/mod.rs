@@ -25,13 +25,17 @@ use std::cell::RefMut;
 use std::io::Write;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::Waker;
 
+use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
 use crate::config::StreamOptions;
+use crate::deliver::Delivery;
 use crate::endpoint::{Channel, StreamId};
 use crate::engine::at_once::OwnSend;
 use crate::engine::outbound::{Outbound, Pushes};
+use crate::engine::outbox::Outbox;
 use crate::error::Result;
 use crate::job::JobState;
 use crate::queue::window::PushWindow;
@@ -60,6 +64,14 @@ pub trait Seat: Seating {}
 
 impl<S: Seating> Seat for S {}
 
+/// A handler of ours, which neither waits nor takes long: whoever makes progress calls it, with the
+/// state in use. See [`Handlers::call`](crate::engine::sink::Handlers::call); who is to be woken
+/// for it goes to the last argument.
+pub(crate) type TurnHandler = Box<
+    dyn FnMut(Delivery<'_>, usize, &mut Outbox<'_>, &mut Vec<Waker>) -> Result<usize, BadRun>
+        + Send,
+>;
+
 /// What a seat does for those handles.
 pub(crate) trait Seating: Clone {
     /// Whether it makes progress beside the calls of the program.
@@ -73,6 +85,9 @@ pub(crate) trait Seating: Clone {
 
     /// What is called for deliveries.
     type Handler;
+
+    /// A handler of ours, as the seat calls it.
+    fn in_turn(handler: TurnHandler) -> Self::Handler;
 
     /// What a handler sends with on its own stream.
     type Outbox<'a>: HandlerOutbox;

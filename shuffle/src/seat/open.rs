@@ -13,7 +13,7 @@ use crate::job::{Begun, SYSTEM_NAME};
 use crate::node::{Answer, Request, Way};
 use crate::terminate::reduce::Reduce;
 
-/// Opens a stream on all ranks, who agree on it over `channel`. `install` is told its place before
+/// Opens a stream on all ranks, who agree on it over `channel`. `install` is told of it before
 /// anything can be delivered.
 pub(crate) fn open(
     seat: &impl Seating,
@@ -22,7 +22,7 @@ pub(crate) fn open(
     options: &StreamOptions,
     item_bytes: usize,
     sink: Sink,
-    install: impl FnOnce(usize),
+    install: impl FnOnce(StreamId),
 ) -> Result<StreamId> {
     let what = "opening a stream";
     seat.may_wait(what)?;
@@ -95,7 +95,7 @@ pub(crate) fn open(
         (here, _) => here.clone(),
     };
     if let Ok(id) = &opened {
-        install(id.stream);
+        install(*id);
     }
     // Nobody sends on the stream before everybody has posted its receives.
     let all_open = agree(seat, channel, [u64::from(opened.is_ok())])? == [1];

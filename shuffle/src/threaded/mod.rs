@@ -41,7 +41,7 @@ use crate::seat::{Handle, start};
 pub(crate) use exit::guard;
 
 pub use crate::signal::DumpOutput;
-use seat::Deliver;
+use seat::Handler;
 pub use seat::Threaded;
 pub use state::State;
 pub use usage::ThreadUse;
@@ -156,7 +156,7 @@ impl ShuffleBuilder {
     /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.
     pub fn handler(self, mut handler: impl FnMut(Message<'_>, &Shuffle) + Send + 'static) -> Self {
         let mut own = Own::new(|handle| Shuffle { handle });
-        self.handle_by(Box::new(move |delivery, calls, handle| {
+        self.handle_by(Handler::on_thread(move |delivery, calls, handle| {
             let shuffle = own.of(handle);
             let call = |message: Message<'_>, _| Ok(calls.make(1, || handler(message, shuffle)));
             each_message(delivery, 0, call).map(|_| ())
@@ -173,7 +173,7 @@ impl ShuffleBuilder {
         mut handler: impl FnMut(Messages<'_>, &Shuffle) + Send + 'static,
     ) -> Self {
         let mut own = Own::new(|handle| Shuffle { handle });
-        self.handle_by(Box::new(move |delivery, calls, handle| {
+        self.handle_by(Handler::on_thread(move |delivery, calls, handle| {
             let shuffle = own.of(handle);
             let messages = Messages::of(delivery)?;
             calls.make(messages.len() as u64, || handler(messages, shuffle));
@@ -217,7 +217,7 @@ impl<T: Item> StreamBuilder<T> {
     /// [`ShuffleBuilder::handler`].
     pub fn handler(self, mut handler: impl FnMut(Rank, &[T], &Stream<T>) + Send + 'static) -> Self {
         let mut own = Own::new(Stream::over);
-        self.handle_by(Box::new(move |delivery, calls, handle| {
+        self.handle_by(Handler::on_thread(move |delivery, calls, handle| {
             let (source, items) = slice_of::<T>(&delivery)?;
             let stream = own.of(handle);
             calls.make(items.len() as u64, || handler(source, items, stream));
@@ -237,7 +237,7 @@ where
         let codec = self.codec.clone();
         let of_stream = codec.clone();
         let mut own = Own::new(move |handle| Coded::over(&Shuffle { handle }, of_stream.clone()));
-        self.handled_by(Box::new(move |delivery, calls, handle| {
+        self.handled_by(Handler::on_thread(move |delivery, calls, handle| {
             let stream = own.of(handle);
             let call = |message: Message<'_>, _| {
                 let value = decoded(&codec, message.source, message.bytes)?;
@@ -271,7 +271,7 @@ where
     ) -> Result<Array<E, T, C>> {
         let mut keeper = self.keeper(handler);
         let elements = Arc::clone(&keeper.elements);
-        let handler: Deliver = Box::new(move |delivery, calls, mut handle| {
+        let handler = Handler::on_thread(move |delivery, calls, mut handle| {
             let elements = Arc::clone(&keeper.elements);
             let mut table = lock(&elements);
             let take = |message: Message<'_>, _| {
@@ -286,33 +286,13 @@ where
     }
 }
 
-impl ChannelsBuilder {
-    /// As [`open`](crate::over::ChannelsBuilder::open) of an inline job's.
-    ///
-    /// # Errors
-    /// As that.
-    pub fn open(self) -> Result<Channels> {
-        self.open_by(|office| {
-            Box::new(move |delivery, calls, mut handle| {
-                let take = |message: Message<'_>, _| {
-                    let mut outcome = Ok(());
-                    let take = || outcome = office.take_message(message, &mut handle);
-                    let goes_on = calls.make(1, take);
-                    outcome.map(|()| goes_on)
-                };
-                each_message(delivery, 0, take).map(drop)
-            })
-        })
-    }
-}
-
 impl UntypedBuilder {
     /// Calls `handler` for each record, or for each run of items, that arrives. As
     /// [`ShuffleBuilder::handler`].
     pub fn handler(self, mut handler: impl FnMut(Arrival<'_>, &Untyped) + Send + 'static) -> Self {
         let item_bytes = self.item_bytes();
         let mut own = Own::new(move |handle| Untyped::over(handle, item_bytes));
-        self.handle_by(Box::new(move |delivery, calls, handle| {
+        self.handle_by(Handler::on_thread(move |delivery, calls, handle| {
             let stream = own.of(handle);
             let call = |arrival: Arrival<'_>, _| {
                 calls.make(arrival.count as u64, || handler(arrival, stream))
@@ -330,7 +310,7 @@ impl UntypedBuilder {
     ) -> Self {
         let item_bytes = self.item_bytes();
         let mut own = Own::new(move |handle| Untyped::over(handle, item_bytes));
-        self.handle_records_by(Box::new(move |delivery, calls, handle| {
+        self.handle_records_by(Handler::on_thread(move |delivery, calls, handle| {
             let stream = own.of(handle);
             let messages = Messages::of(delivery)?;
             calls.make(messages.len() as u64, || handler(messages, stream));

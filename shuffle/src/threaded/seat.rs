@@ -24,12 +24,30 @@ use crate::error::{Error, Result};
 use crate::face::array::in_use_here;
 use crate::job::{JobState, LOOK_AROUND, Started};
 use crate::queue::window::PushWindow;
-use crate::seat::{ALL, Handle, Park, Seating, open};
+use crate::seat::{ALL, Handle, Park, Seating, TurnHandler, open};
 use crate::signal::{DumpOnSignal, DumpOutput};
 
 /// A handler as a delivery thread calls it; the last argument is its own stream.
 pub(crate) type Deliver =
     Box<dyn FnMut(Delivery<'_>, &Calls<'_>, &Handle<Threaded>) -> Result<(), BadRun> + Send>;
+
+/// What the seat calls for deliveries.
+pub(crate) enum Handler {
+    /// A delivery thread does, outside of every lock.
+    OnThread(Deliver),
+    /// Whoever makes progress.
+    InTurn(TurnHandler),
+}
+
+impl Handler {
+    pub fn on_thread(
+        handler: impl FnMut(Delivery<'_>, &Calls<'_>, &Handle<Threaded>) -> Result<(), BadRun>
+        + Send
+        + 'static,
+    ) -> Self {
+        Self::OnThread(Box::new(handler))
+    }
+}
 
 /// The threaded seat: all threads of the process may call, a progress thread keeps the job moving,
 /// and delivery threads call the handlers.
@@ -313,10 +331,14 @@ impl Seating for Threaded {
 
     type OfStream = Arc<OfStream>;
     type Guard = ();
-    type Handler = Deliver;
+    type Handler = Handler;
     type Outbox<'a> = &'a Handle<Self>;
     type OwnerOf = Arc<dyn Fn(u64) -> Rank + Send + Sync>;
     type AtEnd = AtEnd;
+
+    fn in_turn(handler: TurnHandler) -> Handler {
+        Handler::InTurn(handler)
+    }
 
     fn again<'a>(outbox: &'a mut &Handle<Self>) -> &'a Handle<Self> {
         outbox
@@ -330,7 +352,7 @@ impl Seating for Threaded {
         name: &str,
         options: Option<StreamOptions>,
         item_bytes: usize,
-        handler: Option<Deliver>,
+        handler: Option<Handler>,
     ) -> Result<Handle<Self>> {
         let options = match options {
             Some(options) => options,
@@ -338,15 +360,23 @@ impl Seating for Threaded {
         };
         options.check()?;
         self.may_wait("opening a stream")?;
-        let Some(deliver) = handler else {
-            let sink = Sink::Queue(DeliveryQueue::new(&options));
-            return self.open_with(channel, name, &options, item_bytes, sink, None);
+        let deliver = match handler {
+            Some(Handler::OnThread(deliver)) => deliver,
+            Some(Handler::InTurn(handler)) => {
+                let install = |id| self.shared.engine.install(id, handler);
+                let sink = Sink::Handler;
+                return self.open_with(channel, name, &options, item_bytes, (sink, None), install);
+            }
+            None => {
+                let sink = Sink::Queue(DeliveryQueue::new(&options));
+                return self.open_with(channel, name, &options, item_bytes, (sink, None), drop);
+            }
         };
         let shared = &self.shared;
         let (delivering, tell) = shared.serve(name, &options, deliver)?;
         let handover = Arc::clone(&delivering.handover);
-        let sink = Sink::Thread(Arc::clone(&handover));
-        let opened = self.open_with(channel, name, &options, item_bytes, sink, Some(handover));
+        let sink = (Sink::Thread(Arc::clone(&handover)), Some(handover));
+        let opened = self.open_with(channel, name, &options, item_bytes, sink, drop);
         match &opened {
             Ok(handle) => {
                 shared.threads.lock().delivering.push(delivering);
@@ -493,8 +523,9 @@ impl Seating for Threaded {
 
     /// Whatever has come of it, the handler is called no more afterwards, except where it is a
     /// handler that asks.
-    fn closed(&self, _: StreamId, of: &Arc<OfStream>, failed: bool) {
+    fn closed(&self, id: StreamId, of: &Arc<OfStream>, failed: bool) {
         let Some(handover) = &of.handover else {
+            self.shared.engine.uninstall(id);
             let calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
             let thread = calls.clone();
             drop(calls);
@@ -531,11 +562,11 @@ impl Threaded {
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
-        sink: Sink,
-        handover: Option<Arc<Handover>>,
+        (sink, handover): (Sink, Option<Arc<Handover>>),
+        install: impl FnOnce(StreamId),
     ) -> Result<Handle<Self>> {
         let what = "opening a stream";
-        let open = || open(self, channel, name, options, item_bytes, sink, |_| ());
+        let open = || open(self, channel, name, options, item_bytes, sink, install);
         let id = match channel {
             Channel::Calls => self.one_at_a_time(None, what, open),
             // One thread opens and closes them, whatever other threads call meanwhile.

@@ -6,18 +6,21 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use trihop_transport::park::{Monitor, MonitorGuard, Step};
+use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::Flag;
 
 use super::at_end::AtEnds;
 use super::looking::{Looking, Yields};
 use super::window::ThreadWindow;
+use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
-use crate::engine::sink::NoHandlers;
+use crate::engine::outbox::Outbox;
+use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
-use crate::seat::Park;
+use crate::seat::{Park, TurnHandler};
 
 /// How the progress thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +32,38 @@ enum Sleep {
     Deep,
 }
 
+/// Handlers that are called in turn, by their streams' places.
+#[derive(Default)]
+struct InTurn {
+    handlers: Vec<Option<(StreamId, TurnHandler)>>,
+    /// To be woken for what they have done.
+    woken: Vec<Waker>,
+}
+
+impl Handlers for InTurn {
+    fn is_live(&self, _: usize) -> bool {
+        true
+    }
+
+    fn call(
+        &mut self,
+        stream: usize,
+        delivery: Delivery<'_>,
+        done: usize,
+        outbox: &mut Outbox<'_>,
+    ) -> Result<usize, BadRun> {
+        match self.handlers.get_mut(stream) {
+            Some(Some((_, handler))) => handler(delivery, done, outbox, &mut self.woken),
+            // Its stream was shut down by this rank, so by all: nothing is under way.
+            _ => Ok(delivery.records()),
+        }
+    }
+}
+
 /// What is used by turns.
 struct Guarded {
     job: JobState,
+    in_turn: InTurn,
     /// How the progress thread sleeps.
     sleep: Sleep,
     /// A caller went to sit out while the progress thread was awake: what it waits for may have
@@ -157,6 +189,7 @@ impl SharedEngine {
         Self {
             turn: Monitor::new(Guarded {
                 job: state,
+                in_turn: InTurn::default(),
                 sleep: Sleep::Awake,
                 newcomer: false,
                 relieved: false,
@@ -242,9 +275,33 @@ impl SharedEngine {
         self.doorbell.ring();
     }
 
+    /// Has what a stream brings go to this handler.
+    pub fn install(&self, id: StreamId, handler: TurnHandler) {
+        let handlers = &mut self.take().in_turn.handlers;
+        if handlers.len() <= id.stream {
+            handlers.resize_with(id.stream + 1, || None);
+        }
+        handlers[id.stream] = Some((id, handler));
+    }
+
+    /// The stream is gone, and so is the handler that it had here.
+    pub fn uninstall(&self, id: StreamId) {
+        let mut turn = self.take();
+        let place = turn.in_turn.handlers.get_mut(id.stream);
+        let gone = place.and_then(|place| place.take_if(|(of, _)| *of == id));
+        drop(turn);
+        drop(gone); // without the turn: it may own anything
+    }
+
     fn round(&self, turn: &mut Turn<'_>) -> Result<bool> {
-        match turn.job.progress(&mut NoHandlers) {
+        let Guarded { job, in_turn, .. } = &mut **turn;
+        let worked = job.progress(in_turn);
+        job.parked.add_woken(&mut in_turn.woken);
+        match worked {
             Ok(worked) => {
+                if turn.job.parked.has_woken() {
+                    self.wake_from(turn, Sleep::Nap); // which wakes them
+                }
                 while let Some(number) = turn.job.parked.take_due() {
                     if !self.at_ends.hand_over(number) {
                         turn.job.was_called(number);

@@ -2,18 +2,17 @@
 
 use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
-use trihop_transport::topology::{Rank, Topology};
+use trihop_transport::topology::Topology;
 
 use super::parts::Carriers;
-use super::wire::{OPENING_BYTES, Payload};
+use super::wire::OPENING_BYTES;
 use super::{Channels, Kept, Office};
 use crate::config::{StreamOptions, getmsg_bytes_from_env};
-use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
-use crate::face::shuffle::{Shuffle, ShuffleBuilder, each_message};
+use crate::face::shuffle::{Shuffle, ShuffleBuilder};
 use crate::route::RouteName;
-use crate::seat::{self, Inline, Seat};
+use crate::seat::{self, Seat};
 use crate::terminate::reduce::Reduce;
 
 /// Opens the [`Channels`] of a job: options.
@@ -36,9 +35,9 @@ impl<S: Seat> ChannelsBuilder<S> {
         }
     }
 
-    /// Options of the channels' stream instead of the job's. Without them, a job with threads has
-    /// one more that answers for channels (`own_thread`), so that no handler keeps it from that.
-    /// Where nodes have several relays, there is a stream with these options for each of a node's,
+    /// Options of the channels' stream instead of the job's. None of those that are about delivery
+    /// threads says anything here: whoever makes progress answers for channels, and no handler keeps
+    /// it from that. Where nodes have several relays, there is a stream with these options for each of a node's,
     /// by which parts of long messages go: docs/CHANNELS.md.
     /// `max_message_bytes` is at least 96; a message of a channel has at most 56 less.
     pub fn options(mut self, options: StreamOptions) -> Self {
@@ -66,10 +65,11 @@ impl<S: Seat> ChannelsBuilder<S> {
         self
     }
 
-    pub(crate) fn open_by(
-        self,
-        handler: impl Fn(Arc<Office>) -> S::Handler,
-    ) -> Result<Channels<S>> {
+    /// Opens the channels, of which there are none yet; collective.
+    ///
+    /// # Errors
+    /// Impossible options, ranks that disagree, memory, and the transport's.
+    pub fn open(self) -> Result<Channels<S>> {
         let Self {
             seat,
             name,
@@ -81,10 +81,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             Ok((job.engine.topology.clone(), job.options.stream.clone()))
         })?;
         let rank = topology.rank();
-        let options = options.unwrap_or(StreamOptions {
-            own_thread: true,
-            ..usual
-        });
+        let options = options.unwrap_or(usual);
         let message_bytes = options.max_message_bytes;
         if message_bytes < OPENING_BYTES {
             let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
@@ -97,7 +94,7 @@ impl<S: Seat> ChannelsBuilder<S> {
         let office = Office::new(rank, getmsg_bytes, message_bytes);
         let open = |name: &str, options| -> Result<_> {
             let builder = ShuffleBuilder::new(&seat, name).options(options);
-            let opened = builder.handle_by(handler(Arc::clone(&office))).open()?;
+            let opened = builder.handle_by(S::in_turn(office.handler())).open()?;
             Ok(opened.handle)
         };
         let others = by_other_relays(&topology, &options);
@@ -228,35 +225,5 @@ impl Opened {
             _ if kept == !complement => Ok(kept),
             _ => wrong("the ranks have kept channels of different openings"),
         }
-    }
-}
-
-impl<'h> ChannelsBuilder<Inline<'h>> {
-    /// Opens the channels, of which there are none yet; collective.
-    ///
-    /// # Errors
-    /// Impossible options, ranks that disagree, memory, and the transport's.
-    pub fn open(self) -> Result<Channels<Inline<'h>>> {
-        self.open_by(|office| {
-            Box::new(move |delivery, done, outbox| {
-                if let Delivery::Record {
-                    source,
-                    kind,
-                    bytes: LongBytes::Given(bytes),
-                } = delivery
-                {
-                    let record = Payload::Owned(std::mem::take(bytes));
-                    office.take(Rank(source), kind, record, outbox)?;
-                    return Ok(1);
-                }
-                each_message(delivery, done, |message, first| {
-                    if !first && outbox.has_overfilled() {
-                        return Ok(false);
-                    }
-                    office.take_message(message, outbox)?;
-                    Ok(true)
-                })
-            })
-        })
     }
 }

@@ -34,7 +34,7 @@ pub use builder::ChannelsBuilder;
 pub use descriptor::Descriptor;
 pub use kept::Kept;
 pub(crate) use office::Office;
-use office::{News, with_request};
+use office::with_request;
 use owner::{Gate, Owner};
 pub use poll::{ChannelKind, Poll};
 pub use port::Channel;
@@ -190,11 +190,7 @@ impl<S: Seat> Channels<S> {
 
     /// Closes a channel of this rank's.
     fn close(&self, number: u32, epoch: u32) {
-        let mut owner = self.office.owner();
-        owner.close(number, epoch);
-        let news = self.tell(&mut owner);
-        drop(owner);
-        self.hear(news);
+        self.at_owner(|owner| owner.close(number, epoch));
     }
 
     /// A port of the channel with this descriptor. Asks its owner, and waits for the answer.
@@ -269,7 +265,7 @@ impl<S: Seat> Channels<S> {
             // What comes back to this rank is kept; where others cannot be asked the job has failed.
             let _ = self.ask(Rank(owner), request, &bytes);
         }
-        if !self.leave(Owner::keep) {
+        if !self.at_owner(Owner::keep) {
             return Err(Error::Closed(self.name().to_owned()));
         }
         if let Err(error) = self.end() {
@@ -281,16 +277,6 @@ impl<S: Seat> Channels<S> {
             (self.handle.rank.0, self.handle.size),
             places,
         ))
-    }
-
-    /// Has the owner leave, and tells others.
-    fn leave<R>(&self, leave: impl FnOnce(&mut Owner) -> R) -> R {
-        let mut owner = self.office.owner();
-        let left = leave(&mut owner);
-        let news = self.tell(&mut owner);
-        drop(owner);
-        self.hear(news);
-        left
     }
 
     /// Ends the streams, once all ranks do: those of parts first, since what they bring is answered.
@@ -313,7 +299,7 @@ impl<S: Seat> Channels<S> {
         let what = "shutting down";
         self.handle.seat.may_wait(what)?;
         self.ask_unasked()?;
-        let lost = self.leave(Owner::leave);
+        let lost = self.at_owner(Owner::leave);
         if lost > 0 {
             tracing::warn!(
                 channels = self.name(),
@@ -354,22 +340,16 @@ impl<S: Seat> Channels<S> {
 
     /// Ends what should have been done by now on this rank. Not inside a handler of an inline job.
     fn expire(&self) {
-        let mut owner = self.office.owner();
-        owner.expire(|| self.office.now_ns());
-        let news = self.tell(&mut owner);
-        drop(owner);
-        self.hear(news);
+        self.at_owner(|owner| owner.expire(|| self.office.now_ns()));
     }
 
     /// Makes a request to this rank. Not inside a handler of an inline job: others could not be
     /// told what comes of it.
     fn ask_here(&self, request: Request, bytes: &[u8]) {
-        let mut owner = self.office.owner();
-        self.office
-            .ask_here(&mut owner, request, Payload::Borrowed(bytes));
-        let news = self.tell(&mut owner);
-        drop(owner);
-        self.hear(news);
+        self.at_owner(|owner| {
+            let bytes = Payload::Borrowed(bytes);
+            self.office.ask_here(owner, request, bytes);
+        });
     }
 
     /// Makes a request that no room is waited for.
@@ -389,21 +369,30 @@ impl<S: Seat> Channels<S> {
         })
     }
 
-    /// Tells others what the owner has for them. Nothing is waited for, and no progress made: the
-    /// owner is in use.
-    fn tell(&self, owner: &mut Owner) -> News {
-        (self.office).tell(owner, |stream, send| {
-            let id = stream.unwrap_or(self.handle.id);
-            let what = "an answer of a channel";
-            self.handle.seat.with(what, |job| send(job.engine.out(id)?))
-        })
-    }
-
-    /// Wakes those who wait on this rank.
-    fn hear(&self, news: News) {
+    /// Uses the owner's side, and tells all askers what comes of it. Nothing is waited for, and no
+    /// progress made. Where none but this rank is told, the engine is not used.
+    fn at_owner<R>(&self, call: impl FnOnce(&mut Owner) -> R) -> R {
+        let (office, seat) = (&self.office, &self.handle.seat);
+        let mut owner = office.owner();
+        let outcome = call(&mut owner);
+        let mut news = office.tell_here(&mut owner);
+        let are_others_told = owner.has_answers();
+        drop(owner); // it is not to be had before the engine
+        if are_others_told {
+            let told = seat.with("an answer of a channel", |job| {
+                news.add(office.tell(&mut office.owner(), |stream, send| {
+                    send(job.engine.out(stream.unwrap_or(self.handle.id))?)
+                }));
+                Ok(())
+            });
+            if let Err(why) = told {
+                news.add(office.tell(&mut office.owner(), |_, _| Err(why.clone())));
+            }
+        }
         if news.is_any {
-            self.handle.seat.notify_moved();
+            seat.notify_moved();
         }
         news.wake();
+        outcome
     }
 }

@@ -1,9 +1,9 @@
 //! What the channels of a job are on one rank: its own, and its ports to others'; and what takes
 //! the records of their stream.
 //!
-//! Three locks: who has that of messages in parts may take the owner's, who has that may take the
-//! client's, and the engine; who has the client's, or the engine, takes no other. So a wait, which
-//! has the engine, looks at the client alone.
+//! Whoever has the engine may take the lock of messages in parts, then the owner's, and then the
+//! client's; nobody takes one of these, or the engine, with a later one. So what is to be sent is
+//! sent by who has the engine already.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -15,14 +15,16 @@ use super::client::{Client, Effects};
 use super::owner::Owner;
 use super::parts::{Carriers, Parts};
 use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
-use crate::deliver::Message;
+use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
 use crate::engine::outbound::Outbound;
+use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
-use crate::seat::HandlerOutbox;
+use crate::face::shuffle::each_message;
+use crate::seat::TurnHandler;
 
 /// The channels of a job on one rank.
 pub(crate) struct Office {
@@ -49,7 +51,7 @@ impl News {
         self.wakers.extend(waker);
     }
 
-    fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.is_any |= other.is_any;
         self.wakers.extend(other.wakers);
     }
@@ -130,31 +132,36 @@ impl Office {
         }
     }
 
-    /// Tells askers what the owner has for them, others by the streams that `by` is given, or the
-    /// caller's own one.
+    /// Tells askers of this rank what the owner has for them.
+    pub(super) fn tell_here(&self, owner: &mut Owner) -> News {
+        let mut news = News::default();
+        while let Some(answer) = owner.take_answer_to(self.rank) {
+            let bytes = Payload::Owned(answer.bytes.unwrap_or_default());
+            let effects = self.client().answer(self.rank, answer.head, bytes);
+            match effects {
+                Ok(effects) => {
+                    news.note(self.follow(answer.head.port, effects, |request, bytes| {
+                        self.ask_here(owner, request, Payload::Owned(bytes));
+                    }))
+                }
+                Err(why) => {
+                    debug_assert!(false, "{:?}: {why}", answer.head);
+                    tracing::error!(head = ?answer.head, why, "an answer of this rank");
+                }
+            }
+        }
+        news
+    }
+
+    /// Tells all askers what the owner has for them, others by the streams that `by` is given, or
+    /// the caller's own one.
     pub(super) fn tell(
         &self,
         owner: &mut Owner,
         mut by: impl FnMut(Option<StreamId>, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
     ) -> News {
-        let mut news = News::default();
+        let news = self.tell_here(owner);
         while let Some(answer) = owner.take_answer() {
-            if answer.to == self.rank {
-                let bytes = Payload::Owned(answer.bytes.unwrap_or_default());
-                let effects = self.client().answer(self.rank, answer.head, bytes);
-                match effects {
-                    Ok(effects) => {
-                        news.note(self.follow(answer.head.port, effects, |request, bytes| {
-                            self.ask_here(owner, request, Payload::Owned(bytes));
-                        }))
-                    }
-                    Err(why) => {
-                        debug_assert!(false, "{:?}: {why}", answer.head);
-                        tracing::error!(head = ?answer.head, why, "an answer of this rank");
-                    }
-                }
-                continue;
-            }
             let mut send = |record: &mut Vec<u8>| {
                 answer.head.write(record);
                 self.answer(Rank(answer.to), record, &mut by)
@@ -206,33 +213,46 @@ impl Office {
         waker
     }
 
-    /// As [`Office::take`].
-    pub fn take_message(
-        &self,
-        message: Message<'_>,
-        outbox: &mut impl HandlerOutbox,
-    ) -> Result<(), BadRun> {
-        let record = Payload::Borrowed(message.bytes);
-        self.take(message.source, message.kind, record, outbox)
+    /// What takes all that the streams of the channels bring.
+    pub fn handler(self: &Arc<Self>) -> TurnHandler {
+        let office = Arc::clone(self);
+        Box::new(move |delivery, done, outbox, woken| {
+            if let Delivery::Record {
+                source,
+                kind,
+                bytes: LongBytes::Given(bytes),
+            } = delivery
+            {
+                let record = Payload::Owned(std::mem::take(bytes));
+                office.take(Rank(source), kind, record, outbox, woken)?;
+                return Ok(1);
+            }
+            each_message(delivery, done, |message, first| {
+                if !first && outbox.has_overfilled() {
+                    return Ok(false);
+                }
+                let record = Payload::Borrowed(message.bytes);
+                office.take(message.source, message.kind, record, outbox, woken)?;
+                Ok(true)
+            })
+        })
     }
 
-    /// Takes a record of a stream of the channels.
-    pub(super) fn take(
+    /// Takes a record of a stream of the channels. Who is to be woken for it goes to `woken`.
+    fn take(
         &self,
         source: Rank,
         kind: u32,
         record: Payload<'_>,
-        outbox: &mut impl HandlerOutbox,
+        outbox: &mut Outbox<'_>,
+        woken: &mut Vec<Waker>,
     ) -> Result<(), BadRun> {
         let mut news = News::default();
         let taken = match self.carriers() {
             None => self.handle(source, kind, record, outbox, &mut news),
             Some(_) => self.take_in_order(source, kind, record, outbox, &mut news),
         };
-        if news.is_any {
-            outbox.notify_moved();
-        }
-        news.wake();
+        woken.append(&mut news.wakers);
         taken
     }
 
@@ -242,11 +262,9 @@ impl Office {
         source: Rank,
         kind: u32,
         record: Payload<'_>,
-        outbox: &mut impl HandlerOutbox,
+        outbox: &mut Outbox<'_>,
         news: &mut News,
     ) -> Result<(), BadRun> {
-        // Kept until what does not have to wait any more is handled: two streams may have come to
-        // the end of one message each.
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((kind, record)) = parts.take(source, kind, record)? {
             return self.handle(source, kind, record, outbox, news);
@@ -263,7 +281,7 @@ impl Office {
         source: Rank,
         kind: u32,
         record: Payload<'_>,
-        outbox: &mut impl HandlerOutbox,
+        outbox: &mut Outbox<'_>,
         news: &mut News,
     ) -> Result<(), BadRun> {
         let main = self.carriers().map(Carriers::main);

@@ -84,6 +84,18 @@ impl Owner {
         self.ports.answers.pop()
     }
 
+    /// As [`Owner::take_answer`], of what this rank is to be told.
+    pub fn take_answer_to(&mut self, rank: u32) -> Option<Answer> {
+        let answers = &mut self.ports.answers;
+        let at = answers.iter().rposition(|answer| answer.to == rank)?;
+        Some(answers.swap_remove(at))
+    }
+
+    /// Whether anybody is to be told something.
+    pub fn has_answers(&self) -> bool {
+        !self.ports.answers.is_empty()
+    }
+
     /// Takes the buffer of a message that is gone.
     pub fn spare(&mut self, bytes: Vec<u8>) {
         self.ports.spare(bytes);

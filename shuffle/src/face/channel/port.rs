@@ -5,6 +5,7 @@ use trihop_transport::sync::{Arc, OnceLock};
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
+use super::owner::Owner;
 use super::parts::Carriers;
 use super::poll::{ChannelKind, Poll};
 use super::received::Received;
@@ -337,13 +338,9 @@ impl<S: Seat> Port<S> {
         channels.enter(GET)?;
         self.fail_if_untold(GET)?;
         let office = &channels.office;
-        let mut owner = office.owner();
         let Descriptor { number, epoch, .. } = self.descriptor;
-        let message = owner.get_now(number, epoch, || office.now_ns());
-        let news = channels.tell(&mut owner);
-        drop(owner);
-        channels.hear(news);
-        Ok(message.map(Received::of))
+        let get = |owner: &mut Owner| owner.get_now(number, epoch, || office.now_ns());
+        Ok(channels.at_owner(get).map(Received::of))
     }
 
     fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
