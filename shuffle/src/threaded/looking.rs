@@ -14,12 +14,15 @@ const LOOKS: u32 = 3;
 const FRESH_LOOKS: u32 = 2;
 
 /// The first nap; each next one that finds nothing is twice as long.
-const FIRST_NAP: Duration = Duration::from_micros(125);
+pub(super) const FIRST_NAP: Duration = Duration::from_micros(125);
 
 /// A yield that lasts longer was to somebody who used up a slice of time.
 const COSTLY: Duration = Duration::from_micros(250);
 
-/// Time without a yield after a costly one.
+/// Yields between two costly ones that make up for them.
+const CHEAP: u32 = 32;
+
+/// Time without a yield after a costly one that nothing has made up for.
 const WARY: Duration = Duration::from_millis(250);
 
 /// Whether the threads of a job yield.
@@ -29,8 +32,10 @@ const WARY: Duration = Duration::from_millis(250);
 /// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep.
 #[derive(Debug, Default)]
 pub(super) struct Yields {
-    /// When the last costly one ended.
+    /// When the last costly one ended that nothing had made up for.
     costly: Option<Instant>,
+    /// Yields since the last costly one.
+    cheap: u32,
 }
 
 impl Yields {
@@ -42,7 +47,9 @@ impl Yields {
 
     /// One began and ended at these times.
     pub fn note(&mut self, began: Instant, ended: Instant) {
-        if ended.duration_since(began) >= COSTLY {
+        if ended.duration_since(began) < COSTLY {
+            self.cheap = self.cheap.saturating_add(1);
+        } else if std::mem::take(&mut self.cheap) < CHEAP {
             self.costly = Some(ended);
         }
     }

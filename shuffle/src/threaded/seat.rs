@@ -171,7 +171,7 @@ fn write_engine(engine: &SharedEngine, writer: &mut dyn Write) -> std::io::Resul
 
 impl Threaded {
     /// Moves a job that was started to a seat with threads.
-    pub(crate) fn take_over(started: Started, mut park: Park) -> Result<Self> {
+    pub(crate) fn take_over(started: Started, park: Park) -> Result<Self> {
         let job = &started.state;
         let (rank, job_size) = (job.engine.topology.rank(), job.engine.topology.size());
         let shared = Shared {
@@ -181,7 +181,7 @@ impl Threaded {
                 dump: DumpOnSignal::default(),
             }),
             bell: Arc::clone(&job.bell),
-            engine: Arc::new(SharedEngine::new(started)),
+            engine: Arc::new(SharedEngine::new(started, park)),
             job_size,
             collective: Mutex::new(()),
         };
@@ -191,7 +191,7 @@ impl Threaded {
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let asked = || threads.dump.take_asked();
             let dump = |output| threads.dump_to(output, &engine);
-            let progress = || engine.progress_until_stopped(&mut park, asked, dump);
+            let progress = || engine.progress_until_stopped(asked, dump);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(progress)) {
                 engine.fail(Error::handler("(progress)", &*panic));
             }

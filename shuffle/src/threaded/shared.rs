@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use trihop_transport::park::{Monitor, MonitorGuard, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
-use trihop_transport::sync::Flag;
+use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
 
 use super::at_end::AtEnds;
-use super::looking::{Looking, Yields};
+use super::looking::{FIRST_NAP, Looking, Yields};
 use super::window::ThreadWindow;
 use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
@@ -20,9 +20,9 @@ use crate::engine::outbox::Outbox;
 use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
-use crate::seat::{Park, TurnHandler};
+use crate::seat::{NAP, Park, TurnHandler};
 
-/// How the progress thread sleeps.
+/// How who looks after the job sleeps: one thread, with its [`Park`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sleep {
     Awake,
@@ -30,6 +30,17 @@ enum Sleep {
     Nap,
     /// Until somebody rings.
     Deep,
+}
+
+/// What the progress thread does while callers look after the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StandBy {
+    /// It looks after the job itself.
+    No,
+    /// It sees very soon whether anybody does.
+    Soon,
+    /// It is to be told when nobody does any more.
+    Late,
 }
 
 /// Handlers that are called in turn, by their streams' places.
@@ -64,14 +75,22 @@ impl Handlers for InTurn {
 struct Guarded {
     job: JobState,
     in_turn: InTurn,
-    /// How the progress thread sleeps.
+    /// What one thread sleeps with, and then has: a caller that waits, or else the progress thread.
+    park: Option<Park>,
     sleep: Sleep,
-    /// A caller went to sit out while the progress thread was awake: what it waits for may have
-    /// come before that thread wants to hear of it.
+    stand_by: StandBy,
+    /// Callers that wait, have left progress to another one, and sleep.
+    sitting: u32,
+    /// One went to sit out while who looks after the job was awake: what it waits for may have come
+    /// before that thread wants to hear of it.
     newcomer: bool,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     relieved: bool,
+    /// It is a caller that sleeps with it.
+    caller_sleeps: bool,
+    /// How callers pass the time, by what has helped those before.
+    looking: Option<Looking>,
     /// Whether threads that wait yield.
     yields: Yields,
     /// What one thread pushes through while nobody has the turn.
@@ -136,8 +155,28 @@ impl<'a> Turn<'a> {
 
     /// See [`MonitorGuard::sit_out`].
     fn sit_out(&mut self, limit: Duration) {
+        self.sitting += 1;
         self.0.sit_out(limit);
+        self.sitting -= 1;
         self.close_window();
+    }
+
+    /// See [`MonitorGuard::stand_by`].
+    fn stand_by(&mut self, limit: Duration) {
+        let late = limit > NAP;
+        self.0.stand_by = if late { StandBy::Late } else { StandBy::Soon };
+        self.0.stand_by(limit);
+        self.0.stand_by = StandBy::No;
+        self.close_window();
+    }
+
+    /// Wakes those whose wait is over, without the turn: whatever a waker does, it does not use the
+    /// engine under our feet.
+    fn wake_woken(&mut self) {
+        if self.job.parked.has_woken() {
+            let woken = self.job.parked.take_woken();
+            self.unlocked(|| woken.into_iter().for_each(Waker::wake));
+        }
     }
 
     /// See [`MonitorGuard::wake_all`].
@@ -166,21 +205,40 @@ impl DerefMut for Turn<'_> {
 /// What the threads of a job share of its engine.
 pub(crate) struct SharedEngine {
     turn: Monitor<Guarded>,
-    /// The progress thread sleeps on it.
+    /// Who looks after the job sleeps on it.
     doorbell: Doorbell,
     /// How long a wait spins.
     spin: Duration,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
     failed: Flag,
-    /// The progress thread is to end. Raised before the doorbell is rung, whose fence pairs with
-    /// that of the sleep which looks here once more.
+    /// The progress thread is to end. Raised before the doorbell's descriptor becomes readable, by
+    /// which a sleep ends at once that has not seen it.
     stopping: Flag,
     /// What is called at the ends of steps.
     pub at_ends: AtEnds,
+    /// Callers that wait, and so make progress. Changed by who has the turn, but where a call ends
+    /// by a panic.
+    waiting: AtomicU32,
+}
+
+/// One of those callers.
+struct Waiting<'a>(&'a AtomicU32);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl SharedEngine {
-    pub fn new(started: Started) -> Self {
+    pub fn new(started: Started, park: Park) -> Self {
         let Started {
             state,
             doorbell,
@@ -190,9 +248,14 @@ impl SharedEngine {
             turn: Monitor::new(Guarded {
                 job: state,
                 in_turn: InTurn::default(),
+                park: Some(park),
                 sleep: Sleep::Awake,
+                stand_by: StandBy::No,
+                sitting: 0,
                 newcomer: false,
                 relieved: false,
+                caller_sleeps: false,
+                looking: None,
                 yields: Yields::default(),
                 window: None,
             }),
@@ -201,6 +264,7 @@ impl SharedEngine {
             failed: Flag::default(),
             stopping: Flag::default(),
             at_ends: AtEnds::default(),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -239,10 +303,11 @@ impl SharedEngine {
 
     /// Wakes those who sit out: what they wait for may have come by another thread.
     pub fn notify_moved(&self) {
-        self.take().wake_all();
+        let mut turn = self.take();
+        self.tell_all(&mut turn);
     }
 
-    /// Whether the progress thread sleeps until somebody rings.
+    /// Whether who looks after the job sleeps until somebody rings.
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {
         self.try_take().map(|turn| turn.sleep == Sleep::Deep)
@@ -272,7 +337,11 @@ impl SharedEngine {
     /// disorder. The bell is for everybody.
     pub fn stop(&self) {
         self.stopping.raise();
-        self.doorbell.ring();
+        self.doorbell.wake();
+        // Where it is not to be had, the progress thread looks around by itself before long.
+        if let Some(turn) = self.try_take() {
+            turn.0.relieve();
+        }
     }
 
     /// Has what a stream brings go to this handler.
@@ -299,9 +368,6 @@ impl SharedEngine {
         job.parked.add_woken(&mut in_turn.woken);
         match worked {
             Ok(worked) => {
-                if turn.job.parked.has_woken() {
-                    self.wake_from(turn, Sleep::Nap); // which wakes them
-                }
                 while let Some(number) = turn.job.parked.take_due() {
                     if !self.at_ends.hand_over(number) {
                         turn.job.was_called(number);
@@ -320,7 +386,7 @@ impl SharedEngine {
     pub fn was_called(&self, number: u64) {
         let mut turn = self.take();
         turn.job.was_called(number);
-        turn.wake_all(); // who shuts the stream down waits for it
+        self.tell_all(&mut turn); // who shuts the stream down waits for it
     }
 
     /// What calls fail with from now on, where nothing has before.
@@ -335,11 +401,11 @@ impl SharedEngine {
         if turn.job.check_failure().is_err() && !self.failed.is_raised() {
             self.failed.raise();
             turn.wake_all();
-            self.doorbell.ring();
+            self.doorbell.wake();
         }
     }
 
-    /// Wakes the progress thread from this sleep, or a deeper one.
+    /// Wakes who looks after the job from this sleep, or a deeper one.
     #[inline]
     fn wake_from(&self, turn: &mut Guarded, sleep: Sleep) {
         if turn.sleep == sleep || turn.sleep == Sleep::Deep {
@@ -350,27 +416,29 @@ impl SharedEngine {
 
     /// What the progress thread does until [`SharedEngine::stop`]; what is `asked` of it before a
     /// round, it `does` without the turn. Ends at an error, which is kept for all callers.
-    pub fn progress_until_stopped<T>(
-        &self,
-        park: &mut Park,
-        asked: impl Fn() -> Option<T>,
-        does: impl Fn(T),
-    ) {
+    pub fn progress_until_stopped<T>(&self, asked: impl Fn() -> Option<T>, does: impl Fn(T)) {
         let mut turn = self.take();
         let mut looking = Looking::new(self.spin);
+        let mut stand_by = FIRST_NAP;
         while !self.is_stopping() {
             if let Some(something) = asked() {
                 turn.unlocked(|| does(something));
             }
-            let woken = turn.job.parked.take_woken();
-            if !woken.is_empty() {
-                // Whatever a waker does, it does not use the engine under our feet.
-                turn.unlocked(|| woken.into_iter().for_each(Waker::wake));
+            turn.wake_woken();
+            if self.is_waited() || std::mem::take(&mut turn.relieved) {
+                if turn.sitting > 0 && turn.park.is_some() {
+                    turn.wake_all(); // one of them looks after the job
+                }
+                let most = if turn.caller_sleeps { LOOK_AROUND } else { NAP };
+                turn.stand_by(stand_by.min(most));
+                stand_by = (2 * stand_by).min(most);
+                continue;
             }
+            stand_by = FIRST_NAP;
             match self.round(&mut turn) {
                 Ok(true) => {
                     looking.reset();
-                    turn.wake_all();
+                    self.tell_all(&mut turn);
                     turn.give_way();
                     continue;
                 }
@@ -378,37 +446,33 @@ impl SharedEngine {
                 Err(_) => break, // every call says so
             }
             let fresh = turn.job.engine.is_fresh();
-            let step = match std::mem::take(&mut turn.relieved) {
-                true => Step::Park,
-                false => looking.next(&turn.yields, fresh),
-            };
-            match step {
+            match looking.next(&turn.yields, fresh) {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park => {
-                    let (again, slept) = self.sleep(turn, park, looking.next_nap());
-                    turn = again;
-                    turn.wake_all();
-                    if let Err(error) = slept {
-                        turn.job.fail(error);
-                        self.spread_failure(&mut turn);
-                        break;
+                    if let Some(park) = turn.park.take() {
+                        let slept;
+                        (turn, slept) = self.sleep(turn, park, looking.next_nap());
+                        self.tell_all(&mut turn);
+                        if slept.is_err() {
+                            break;
+                        }
                     }
                 }
             }
         }
-        turn.wake_all();
+        self.tell_all(&mut turn);
         let woken = turn.job.parked.take_woken();
         drop(turn);
         woken.into_iter().for_each(Waker::wake);
     }
 
     /// Sleeps without the turn, until there is something to do; no longer than a `nap` where
-    /// something waits for time.
+    /// something waits for time. An error is kept for all callers.
     fn sleep<'a>(
         &'a self,
         mut turn: Turn<'a>,
-        park: &mut Park,
+        mut park: Park,
         nap: Duration,
     ) -> (Turn<'a>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
@@ -431,7 +495,70 @@ impl SharedEngine {
         turn.sleep = Sleep::Awake;
         turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
+        turn.park = Some(park);
+        let slept = slept.map_err(|error| {
+            let error = turn.job.fail(error);
+            self.spread_failure(&mut turn);
+            error
+        });
         (turn, slept)
+    }
+
+    /// Wakes all who wait, because something that they may wait for has changed.
+    fn tell_all(&self, turn: &mut Turn<'_>) {
+        turn.wake_all();
+        if turn.caller_sleeps {
+            self.wake_from(turn, Sleep::Nap);
+        }
+    }
+
+    /// Whether callers wait, and so make progress.
+    fn is_waited(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// A caller stops looking after the job: somebody else is to, before long.
+    fn hand_on(&self, turn: &mut Turn<'_>) {
+        if turn.sitting > 0 {
+            turn.wake_all();
+        } else if !self.is_waited() && turn.stand_by == StandBy::Late {
+            turn.0.relieve();
+        }
+    }
+
+    /// A caller begins to make progress, for some time: nobody needs to wake the progress thread.
+    fn relieve(&self, turn: &mut Turn<'_>) {
+        turn.relieved = true;
+        if turn.sleep != Sleep::Awake && !turn.caller_sleeps {
+            self.doorbell.awake();
+        }
+    }
+
+    /// A caller has nothing to do: it sleeps for the job, or leaves that to who does already.
+    fn park_caller<'a>(
+        &'a self,
+        mut turn: Turn<'a>,
+        looking: &mut Looking,
+        unknown: &mut bool,
+    ) -> Turn<'a> {
+        if let Some(park) = turn.park.take() {
+            turn.caller_sleeps = true;
+            // Where it fails, the next look at the job says so.
+            (turn, _) = self.sleep(turn, park, looking.next_nap());
+            turn.caller_sleeps = false;
+            return turn;
+        }
+        if turn.sleep == Sleep::Awake {
+            turn.newcomer = true;
+        } else if !turn.caller_sleeps
+            || std::mem::take(unknown)
+            || turn.job.engine.has_unasked_wish()
+        {
+            self.wake_from(&mut turn, Sleep::Nap);
+        }
+        turn.sit_out(LOOK_AROUND);
+        looking.slept();
+        turn
     }
 }
 
@@ -461,24 +588,24 @@ impl SharedEngine {
         let worked = self.round(&mut turn)?;
         if worked {
             // It may be what others wait for, and nobody else finds it any more.
-            turn.wake_all();
+            self.tell_all(&mut turn);
         }
         self.wake_from(&mut turn, Sleep::Deep);
+        turn.wake_woken();
         Ok(worked)
     }
 
     pub fn progress_in_passing(&self) -> Result<()> {
         let mut turn = self.take();
         turn.job.check_failure()?;
-        if turn.sleep == Sleep::Nap {
-            // The caller will be back soon: nobody needs to wake the progress thread.
-            turn.relieved = true;
-            self.doorbell.awake();
+        if turn.sleep == Sleep::Nap || turn.stand_by != StandBy::No {
+            self.relieve(&mut turn); // the caller will be back soon
         }
         if self.round(&mut turn)? {
-            turn.wake_all();
+            self.tell_all(&mut turn);
         }
         self.wake_from(&mut turn, Sleep::Deep);
+        turn.wake_woken();
         Ok(())
     }
 
@@ -491,9 +618,15 @@ impl SharedEngine {
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let mut turn = self.take();
-        let mut looking = Looking::new(self.spin);
+        let waiting = Waiting::begin(&self.waiting);
+        self.relieve(&mut turn);
+        let mut looking = turn
+            .looking
+            .take()
+            .unwrap_or_else(|| Looking::new(self.spin));
+        looking.reset();
         let mut patience = Patience::default();
-        // Whether the progress thread may sleep without knowing what is waited for here.
+        // Whether who sleeps for the job may do so without knowing what is waited for here.
         let mut unknown = true;
         // First whether it is done, then whether the job has failed: who has got what this waits
         // for may end at once, and is no failure of this call.
@@ -516,8 +649,9 @@ impl SharedEngine {
             if worked {
                 looking.reset();
                 unknown = true;
-                turn.wake_all();
+                self.tell_all(&mut turn);
                 turn.give_way();
+                turn.wake_woken();
                 continue;
             }
             turn.job.note_wait(&mut patience, what);
@@ -526,19 +660,15 @@ impl SharedEngine {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park if !sleeps => break Ok(None),
-                Step::Park => {
-                    if turn.sleep == Sleep::Awake {
-                        turn.newcomer = true;
-                    } else if std::mem::take(&mut unknown) || turn.job.engine.has_unasked_wish() {
-                        self.wake_from(&mut turn, Sleep::Nap);
-                    }
-                    turn.sit_out(LOOK_AROUND);
-                    looking.slept();
-                }
+                Step::Park => turn = self.park_caller(turn, &mut looking, &mut unknown),
             }
         };
         turn.job.end_wait(&mut patience, what);
+        drop(waiting);
+        turn.looking = Some(looking);
+        self.hand_on(&mut turn);
         self.wake_from(&mut turn, Sleep::Deep);
+        turn.wake_woken();
         outcome
     }
 }

@@ -15,6 +15,7 @@ const SOON: Duration = Duration::from_millis(100);
 pub struct Monitor<T> {
     lock: FairMutex<T>,
     moved: FairCondvar,
+    relief: FairCondvar,
 }
 
 /// The turn, until it is dropped.
@@ -22,6 +23,7 @@ pub struct Monitor<T> {
 pub struct MonitorGuard<'a, T> {
     guard: FairMutexGuard<'a, T>,
     moved: &'a FairCondvar,
+    relief: &'a FairCondvar,
 }
 
 impl<T> Monitor<T> {
@@ -30,6 +32,7 @@ impl<T> Monitor<T> {
         Self {
             lock: FairMutex::new(value),
             moved: FairCondvar::default(),
+            relief: FairCondvar::default(),
         }
     }
 
@@ -39,6 +42,7 @@ impl<T> Monitor<T> {
         MonitorGuard {
             guard: self.lock.lock(),
             moved: &self.moved,
+            relief: &self.relief,
         }
     }
 
@@ -48,6 +52,7 @@ impl<T> Monitor<T> {
         Some(MonitorGuard {
             guard,
             moved: &self.moved,
+            relief: &self.relief,
         })
     }
 }
@@ -69,6 +74,17 @@ impl<T> MonitorGuard<'_, T> {
     /// meanwhile. It may end without a reason.
     pub fn sit_out(&mut self, limit: Duration) {
         self.moved.wait_for(&mut self.guard, limit);
+    }
+
+    /// Sleeps until [`relieve`](Self::relieve), or for `limit`, and lets others have the turn
+    /// meanwhile: who does something where nobody else does. It may end without a reason.
+    pub fn stand_by(&mut self, limit: Duration) {
+        self.relief.wait_for(&mut self.guard, limit);
+    }
+
+    /// Wakes who stands by. By who has the turn.
+    pub fn relieve(&self) {
+        self.relief.notify_one();
     }
 
     /// Wakes all who sit out, because something that they may wait for has changed. By who has the
