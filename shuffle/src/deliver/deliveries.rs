@@ -20,7 +20,8 @@ const MUCH_BYTES: usize = 64 << 10;
 /// What is called on a delivery thread, between two calls of handlers.
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The queues of the streams that share a delivery thread, which is their one reader.
+/// The queues of the streams that share a delivery thread. It takes what is in them, and so do
+/// callers that wait for what they take: one at a time, until it is through with that.
 pub(crate) struct Deliveries(Mailbox<Slots>);
 
 struct Slots {
@@ -30,6 +31,19 @@ struct Slots {
     pending: Vec<Option<Pending>>,
     /// Whose turn is next: a stream with much to deliver does not keep the others waiting.
     next: usize,
+    /// Somebody has taken something, and is not through with it.
+    busy: bool,
+}
+
+impl Slots {
+    /// Whether there is enough for the delivery thread to go on.
+    fn content(&self) -> Content {
+        let all = self.pending.iter().flatten().map(Pending::content);
+        match self.calls.is_empty() {
+            true => all.max().unwrap_or(Content::Nothing),
+            false => Content::Enough,
+        }
+    }
 }
 
 /// What waits of one stream.
@@ -49,6 +63,8 @@ pub(super) struct Pending {
     pub closed: bool,
     /// It was told to.
     ended: bool,
+    /// Callers that take what comes, for as long as they are awake.
+    attended: u32,
     piece_records: usize,
     threshold: usize,
 }
@@ -70,6 +86,7 @@ impl Deliveries {
             calls: VecDeque::new(),
             pending: Vec::new(),
             next: 0,
+            busy: false,
         }))
     }
 
@@ -117,47 +134,95 @@ impl Deliveries {
     }
 
     /// The delivery thread: sleeps until there is something to do, and takes what it is done with;
-    /// `None` once there will be no more.
-    pub fn next(&self, chunk: &mut Chunk) -> Option<NextDelivery> {
+    /// `None` once there will be no more. It is through with what it has taken before.
+    pub fn next(&self, chunk: &mut Chunk, has_taken: bool) -> Option<NextDelivery> {
         debug_assert!(chunk.entries.is_empty());
+        let mut is_through = has_taken;
         self.0.wait(|slots, late| {
-            if let Some(call) = slots.calls.pop_front() {
-                return Mail::Taken(NextDelivery::Call(call));
+            if std::mem::take(&mut is_through) {
+                slots.busy = false;
             }
-            let count = slots.pending.len();
-            let mut waits = false;
-            for step in 0..count {
-                let slot = (slots.next + step) % count;
-                let Some(pending) = &mut slots.pending[slot] else {
-                    continue;
-                };
-                match pending.content() {
-                    Content::Nothing => continue,
-                    Content::Something if !late => {
-                        waits = true;
-                        continue;
-                    }
-                    _ => {}
-                }
-                slots.next = slot + 1;
-                if pending.queue.is_empty() {
-                    pending.ended = true;
-                    return Mail::Taken(NextDelivery::End(slot));
-                }
-                let piece_records = pending.piece_records;
-                pending.queue.take(piece_records, &mut chunk.entries);
-                return Mail::Taken(NextDelivery::Deliver(slot));
+            if slots.busy {
+                return Mail::Nothing; // who is tells when it is through
             }
-            match waits {
-                true => Mail::Soon(PATIENCE),
-                false => Mail::Nothing,
-            }
+            let next = slots.next(chunk, late);
+            slots.busy = matches!(next, Mail::Taken(_));
+            next
         })
+    }
+
+    /// As [`Deliveries::next`], for a caller that waits for the stream with this number and does
+    /// not sleep for it: whether there is a chunk to be handed to its handler.
+    pub fn take_of(&self, slot: usize, chunk: &mut Chunk) -> bool {
+        self.0.with(|slots| {
+            let may = !slots.busy && slots.calls.is_empty();
+            let pending = slots.pending[slot].as_mut().filter(|_| may);
+            let pending = pending.filter(|of| of.wanted() == Content::Enough);
+            if let Some(pending) = pending.filter(|of| !of.queue.is_empty()) {
+                pending.take(chunk);
+                slots.busy = true;
+            }
+            (!chunk.entries.is_empty(), Content::Nothing)
+        })
+    }
+
+    /// A caller is through with what it has taken.
+    pub fn give_back(&self) {
+        self.0.with(|slots| {
+            slots.busy = false;
+            ((), slots.content())
+        });
+    }
+
+    /// A caller takes what comes for a stream from now on, or no more.
+    pub fn attend(&self, slot: usize, begins: bool) {
+        self.with(slot, |pending| {
+            match begins {
+                true => pending.attended += 1,
+                false => pending.attended -= 1,
+            }
+            ((), pending.content())
+        });
     }
 
     /// Lets the delivery thread end once nothing is left.
     pub fn close(&self) {
         self.0.close();
+    }
+}
+
+impl Slots {
+    fn next(&mut self, chunk: &mut Chunk, late: bool) -> Mail<NextDelivery> {
+        if let Some(call) = self.calls.pop_front() {
+            return Mail::Taken(NextDelivery::Call(call));
+        }
+        let count = self.pending.len();
+        let mut waits = false;
+        for step in 0..count {
+            let slot = (self.next + step) % count;
+            let Some(pending) = &mut self.pending[slot] else {
+                continue;
+            };
+            match pending.content() {
+                Content::Nothing => continue,
+                Content::Something if !late => {
+                    waits = true;
+                    continue;
+                }
+                _ => {}
+            }
+            self.next = slot + 1;
+            if pending.queue.is_empty() {
+                pending.ended = true;
+                return Mail::Taken(NextDelivery::End(slot));
+            }
+            pending.take(chunk);
+            return Mail::Taken(NextDelivery::Deliver(slot));
+        }
+        match waits {
+            true => Mail::Soon(PATIENCE),
+            false => Mail::Nothing,
+        }
     }
 }
 
@@ -172,6 +237,7 @@ impl Pending {
             failure: None,
             closed: false,
             ended: false,
+            attended: 0,
             piece_records,
             threshold: options.shim.deliverq_threshold,
         }
@@ -184,7 +250,11 @@ impl Pending {
         Ok(())
     }
 
-    /// Records that the thread is through with.
+    fn take(&mut self, chunk: &mut Chunk) {
+        self.queue.take(self.piece_records, &mut chunk.entries);
+    }
+
+    /// Records that the handler is through with.
     pub fn passed(&self) -> u64 {
         self.done + self.undelivered
     }
@@ -198,8 +268,17 @@ impl Pending {
             || self.awaited > self.passed()
     }
 
-    /// Whether there is enough for the delivery thread to begin.
+    /// Whether there is enough for the delivery thread to begin, which it leaves to who attends to
+    /// it.
     pub fn content(&self) -> Content {
+        match self.attended {
+            0 => self.wanted(),
+            _ => Content::Nothing,
+        }
+    }
+
+    /// Whether there is enough for whoever hands it to the handler.
+    fn wanted(&self) -> Content {
         let queue = &self.queue;
         if self.ended || queue.is_empty() && !self.closed {
             Content::Nothing

@@ -108,6 +108,17 @@ impl Handover {
         &self.deliveries
     }
 
+    /// A caller takes what comes from now on, or no more: see [`Deliveries::attend`].
+    pub fn attend(&self, begins: bool) {
+        self.deliveries.attend(self.slot, begins);
+    }
+
+    /// What there is for the handler, for a caller that hands it over; whether there is anything.
+    /// It is through with that before it calls [`Deliveries::give_back`].
+    pub fn take(&self, chunk: &mut Chunk) -> bool {
+        self.deliveries.take_of(self.slot, chunk)
+    }
+
     /// Which of the thread's queues is this stream's.
     pub fn slot(&self) -> usize {
         self.slot

@@ -170,6 +170,20 @@ pub(crate) trait Seating: Clone {
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T>;
 
+    /// As [`Seating::wait`], for what a stream's handler has to return before: the caller holds
+    /// nothing that the handler may want.
+    ///
+    /// # Errors
+    /// As that.
+    fn wait_for_handler<T>(
+        &self,
+        _of: &Self::OfStream,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait(what, done)
+    }
+
     /// As [`Seating::wait`], but `None` where that would sleep.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use trihop_transport::topology::Rank;
 
 use super::at_end::{self, AtEnd};
 use super::shared::SharedEngine;
-use super::thread::{Delivering, DeliveryThread, Thread, is_in_handler, nap};
+use super::thread::{Delivering, DeliveryThread, Helper, Thread, is_in_handler, nap};
 use super::usage::ThreadUse;
 use super::window::ThreadWindow;
 use crate::config::StreamOptions;
@@ -314,8 +314,8 @@ impl Shared {
 
 /// What the seat keeps of a stream.
 pub struct OfStream {
-    /// Way to its delivery thread, if it has a handler.
-    handover: Option<Arc<Handover>>,
+    /// Way to its delivery thread, if it has a handler there.
+    helper: Option<Helper>,
     /// Fences and barriers, one at a time.
     collective: Mutex<()>,
     /// The end of its handler.
@@ -375,7 +375,7 @@ impl Seating for Threaded {
         let shared = &self.shared;
         let (delivering, tell) = shared.serve(name, &options, deliver)?;
         let handover = Arc::clone(&delivering.handover);
-        let sink = (Sink::Thread(Arc::clone(&handover)), Some(handover));
+        let sink = (Sink::Thread(handover), Some(delivering.helper()));
         let opened = self.open_with(channel, name, &options, item_bytes, sink, drop);
         match &opened {
             Ok(handle) => {
@@ -422,8 +422,18 @@ impl Seating for Threaded {
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        let value = self.shared.engine.wait(what, true, done)?;
-        Ok(value.expect("a wait that sleeps ends with a value"))
+        self.wait_by(None, what, done)
+    }
+
+    /// The caller calls the handler itself, for as long as it is awake: nobody has to wake the
+    /// delivery thread, nor that one the caller.
+    fn wait_for_handler<T>(
+        &self,
+        of: &Arc<OfStream>,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_by(of.helper.as_ref(), what, done)
     }
 
     fn wait_awake<T>(
@@ -431,7 +441,7 @@ impl Seating for Threaded {
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        self.shared.engine.wait(what, false, done)
+        self.shared.engine.wait(what, false, None, done)
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
@@ -460,8 +470,8 @@ impl Seating for Threaded {
         call: AtEnd,
     ) -> Result<impl FnOnce(u64)> {
         let engine = &self.shared.engine;
-        let thread = match &of.handover {
-            Some(handover) => Arc::clone(handover.deliveries()),
+        let thread = match &of.helper {
+            Some(helper) => Arc::clone(helper.handover.deliveries()),
             None => {
                 let mut threads = self.shared.threads.lock();
                 if threads.ended {
@@ -524,7 +534,7 @@ impl Seating for Threaded {
     /// Whatever has come of it, the handler is called no more afterwards, except where it is a
     /// handler that asks.
     fn closed(&self, id: StreamId, of: &Arc<OfStream>, failed: bool) {
-        let Some(handover) = &of.handover else {
+        let Some(Helper { handover, .. }) = &of.helper else {
             self.shared.engine.uninstall(id);
             let calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
             let thread = calls.clone();
@@ -556,13 +566,23 @@ impl Seating for Threaded {
 }
 
 impl Threaded {
+    fn wait_by<T>(
+        &self,
+        helper: Option<&Helper>,
+        what: &'static str,
+        done: impl FnMut(&mut JobState) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let value = self.shared.engine.wait(what, true, helper, done)?;
+        Ok(value.expect("a wait that sleeps ends with a value"))
+    }
+
     fn open_with(
         &self,
         channel: Channel,
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
-        (sink, handover): (Sink, Option<Arc<Handover>>),
+        (sink, helper): (Sink, Option<Helper>),
         install: impl FnOnce(StreamId),
     ) -> Result<Handle<Self>> {
         let what = "opening a stream";
@@ -573,7 +593,7 @@ impl Threaded {
             Channel::Apart => self.may_wait(what).and_then(|()| open()),
         }?;
         let of = OfStream {
-            handover,
+            helper,
             collective: Mutex::new(()),
             ending: Mutex::new(()),
             window: Arc::new(ThreadWindow::new()),

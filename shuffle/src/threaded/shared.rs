@@ -12,6 +12,7 @@ use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
 
 use super::at_end::AtEnds;
 use super::looking::{FIRST_NAP, Looking, Yields};
+use super::thread::Helper;
 use super::window::ThreadWindow;
 use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
@@ -524,6 +525,8 @@ impl SharedEngine {
         } else if !self.is_waited() && turn.stand_by == StandBy::Late {
             turn.0.relieve();
         }
+        // It may have left something to be sent on by age.
+        self.wake_from(turn, Sleep::Deep);
     }
 
     /// A caller begins to make progress, for some time: nobody needs to wake the progress thread.
@@ -615,11 +618,13 @@ impl SharedEngine {
         &self,
         what: &'static str,
         sleeps: bool,
+        helper: Option<&Helper>,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let mut turn = self.take();
-        let waiting = Waiting::begin(&self.waiting);
+        let mut waiting = Some(Waiting::begin(&self.waiting));
         self.relieve(&mut turn);
+        let mut helping = helper.and_then(Helper::begin);
         let mut looking = turn
             .looking
             .take()
@@ -638,6 +643,17 @@ impl SharedEngine {
             }
             if let Err(error) = turn.job.check_failure() {
                 break Err(error);
+            }
+            if let Some(helping) = &mut helping
+                && helping.take()
+            {
+                drop(waiting.take());
+                self.hand_on(&mut turn);
+                turn.unlocked(|| helping.hand_out());
+                waiting = Some(Waiting::begin(&self.waiting));
+                looking.reset();
+                unknown = true;
+                continue;
             }
             let worked = match self.round(&mut turn) {
                 Ok(worked) => worked,
@@ -660,14 +676,17 @@ impl SharedEngine {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park if !sleeps => break Ok(None),
-                Step::Park => turn = self.park_caller(turn, &mut looking, &mut unknown),
+                Step::Park => {
+                    helping.iter_mut().for_each(|helping| helping.attend(false));
+                    turn = self.park_caller(turn, &mut looking, &mut unknown);
+                    helping.iter_mut().for_each(|helping| helping.attend(true));
+                }
             }
         };
         turn.job.end_wait(&mut patience, what);
         drop(waiting);
         turn.looking = Some(looking);
         self.hand_on(&mut turn);
-        self.wake_from(&mut turn, Sleep::Deep);
         turn.wake_woken();
         outcome
     }

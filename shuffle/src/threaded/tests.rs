@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trihop_transport::bootstrap::Launcher;
-use trihop_transport::sync::{AtomicBool, AtomicU64, Ordering, thread};
+use trihop_transport::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, thread};
 
 use super::*;
 use crate::config::{ShimOptions, StreamOptions};
@@ -380,6 +380,10 @@ fn streams_share_a_delivery_thread_but_those_that_ask_for_their_own() {
     assert_eq!(names(), ["progress", "deliver", "deliver own"]);
     let called_on = |shuffle: &Shuffle| {
         shuffle.send(Rank(0), 0, b"record").unwrap();
+        // A fence would call the handler itself.
+        until("the handler is called", || {
+            !threads.lock().unwrap().is_empty()
+        });
         shuffle.fence().unwrap();
         let called = std::mem::take(&mut *threads.lock().unwrap());
         assert_eq!(called.len(), 1, "{}", shuffle.name());
@@ -396,6 +400,58 @@ fn streams_share_a_delivery_thread_but_those_that_ask_for_their_own() {
     let (third, _) = open("third", false);
     assert_eq!(called_on(&third), common);
     assert_eq!(names(), ["progress", "deliver"]);
+    job.shutdown().unwrap();
+}
+
+/// Several threads end steps of their streams, which share a delivery thread, while records come:
+/// the handlers are called by those threads too, and by one at a time.
+#[test]
+fn who_waits_for_a_handler_calls_it_and_nobody_else_does_meanwhile() {
+    const STEPS: u32 = 500;
+    let job = job();
+    let calling = Arc::new(AtomicU32::new(0));
+    let mut streams = Vec::new();
+    for name in ["first", "second"] {
+        let called = Arc::new(Mutex::new(Vec::new()));
+        let (calls, calling) = (Arc::clone(&called), Arc::clone(&calling));
+        let shuffle = job.shuffle(name).handler(move |message, shuffle| {
+            assert_eq!(
+                calling.fetch_add(1, Ordering::SeqCst),
+                0,
+                "two calls at once"
+            );
+            assert!(matches!(shuffle.fence(), Err(Error::Nested(_))));
+            let number = u32::from_le_bytes(message.bytes.try_into().unwrap());
+            calls.lock().unwrap().push((number, thread::current().id()));
+            thread::yield_now();
+            calling.fetch_sub(1, Ordering::SeqCst);
+        });
+        streams.push((shuffle.open().unwrap(), called));
+    }
+    thread::scope(|scope| {
+        for (shuffle, called) in &streams {
+            scope.spawn(move || {
+                for step in 0..STEPS {
+                    shuffle.send(Rank(0), 0, &step.to_le_bytes()).unwrap();
+                    match step % 3 {
+                        0 => shuffle.fence().unwrap(),
+                        1 => shuffle.round().unwrap(),
+                        _ => shuffle.flush(Queues::ORIGIN).unwrap(),
+                    }
+                }
+                shuffle.fence().unwrap();
+                let called = called.lock().unwrap();
+                let numbers: Vec<_> = called.iter().map(|(number, _)| *number).collect();
+                assert_eq!(numbers, (0..STEPS).collect::<Vec<_>>());
+                let own = thread::current().id();
+                assert!(
+                    called.iter().any(|(_, by)| *by == own),
+                    "never by who waits"
+                );
+            });
+        }
+    });
+    drop(streams);
     job.shutdown().unwrap();
 }
 

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::ring::Bell;
-use trihop_transport::sync::thread::{self, ThreadId};
-use trihop_transport::sync::{mpsc, thread_local};
+use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc, thread, thread_local};
 
 use super::seat::{Deliver, Threaded};
 use super::usage::ThreadUse;
@@ -19,13 +19,13 @@ use crate::error::{Error, Result};
 use crate::seat::Handle;
 
 thread_local! {
-    /// This thread calls handlers.
-    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+    /// What this thread hands to handlers.
+    static SERVES: Cell<*const Deliveries> = const { Cell::new(ptr::null()) };
 }
 
-/// Whether the caller is a handler on its delivery thread.
+/// Whether the caller is a handler, or called as one is.
 pub(crate) fn is_in_handler() -> bool {
-    IN_HANDLER.with(Cell::get)
+    SERVES.with(|serves| !serves.get().is_null())
 }
 
 /// Sleeps until [`Thread::wake`], or for `limit`.
@@ -85,8 +85,38 @@ impl Thread {
 /// A thread that calls the handlers of one stream, or of several by turns.
 pub(crate) struct DeliveryThread {
     thread: Thread,
-    deliveries: Arc<Deliveries>,
+    server: Arc<Server>,
     streams: mpsc::Sender<Served>,
+}
+
+/// The streams that a delivery thread serves.
+struct Server {
+    deliveries: Arc<Deliveries>,
+    job_size: u32,
+    /// Of whoever has taken deliveries.
+    streams: Mutex<Streams>,
+}
+
+struct Streams {
+    opened: mpsc::Receiver<Served>,
+    /// By the numbers that handovers have.
+    served: HashMap<usize, Served>,
+}
+
+/// How a caller that waits for a stream's handler calls it in the place of its delivery thread.
+#[derive(Clone)]
+pub(crate) struct Helper {
+    pub handover: Arc<Handover>,
+    /// What it serves may own handles of the stream.
+    server: Weak<Server>,
+}
+
+/// A caller that does so.
+pub(crate) struct Helping<'a> {
+    handover: &'a Handover,
+    server: Arc<Server>,
+    attends: bool,
+    chunk: Chunk,
 }
 
 /// A stream whose handler a delivery thread calls.
@@ -106,7 +136,7 @@ pub(crate) struct Delivering {
     pub handover: Arc<Handover>,
     /// The thread that serves this stream alone.
     own: Option<DeliveryThread>,
-    thread: ThreadId,
+    server: Weak<Server>,
     /// Nothing ever comes; it ends with the handler.
     lives: mpsc::Receiver<()>,
 }
@@ -114,16 +144,20 @@ pub(crate) struct Delivering {
 impl DeliveryThread {
     /// Starts one; `purpose` is what it is called in lists of threads.
     pub fn spawn(purpose: &str, job_size: u32) -> Result<Self> {
-        let deliveries = Arc::new(Deliveries::new());
         let (streams, opened) = mpsc::channel();
-        let theirs = Arc::clone(&deliveries);
-        let thread = Thread::spawn("trihop-deliver", purpose, move || {
-            IN_HANDLER.with(|in_handler| in_handler.set(true));
-            deliver(&theirs, &opened, job_size);
-        })?;
+        let server = Arc::new(Server {
+            deliveries: Arc::new(Deliveries::new()),
+            job_size,
+            streams: Mutex::new(Streams {
+                opened,
+                served: HashMap::new(),
+            }),
+        });
+        let theirs = Arc::clone(&server);
+        let thread = Thread::spawn("trihop-deliver", purpose, move || theirs.run())?;
         Ok(Self {
             thread,
-            deliveries,
+            server,
             streams,
         })
     }
@@ -135,7 +169,7 @@ impl DeliveryThread {
 
     /// What waits for it.
     pub fn deliveries(&self) -> &Arc<Deliveries> {
-        &self.deliveries
+        &self.server.deliveries
     }
 
     /// Serves a stream that is about to be opened: what arrives has somewhere to go before, and
@@ -147,7 +181,7 @@ impl DeliveryThread {
         bell: &Arc<Bell>,
         deliver: Deliver,
     ) -> Result<(Delivering, mpsc::Sender<Handle<Threaded>>)> {
-        let deliveries = Arc::clone(&self.deliveries);
+        let deliveries = Arc::clone(&self.server.deliveries);
         let handover = Arc::new(Handover::new(options, Arc::clone(bell), deliveries));
         let (tell, told) = mpsc::channel();
         let (alive, lives) = mpsc::channel();
@@ -164,7 +198,7 @@ impl DeliveryThread {
         let delivering = Delivering {
             handover,
             own: None,
-            thread: self.thread.handle.thread().id(),
+            server: Arc::downgrade(&self.server),
             lives,
         };
         Ok((delivering, tell))
@@ -172,7 +206,7 @@ impl DeliveryThread {
 
     /// Ends it once nothing is left to deliver.
     pub fn end(self) {
-        self.deliveries.close();
+        self.server.deliveries.close();
         self.thread.join();
     }
 }
@@ -189,11 +223,20 @@ impl Delivering {
         self.own.as_ref().and_then(DeliveryThread::usage)
     }
 
+    /// For callers that wait for the handler.
+    pub fn helper(&self) -> Helper {
+        Helper {
+            handover: Arc::clone(&self.handover),
+            server: Weak::clone(&self.server),
+        }
+    }
+
     /// Waits until the handler is through with what has come, and is gone; a handler itself does
     /// not wait.
     pub fn end(self) {
         self.handover.close();
-        if self.thread != thread::current().id() {
+        let serves = SERVES.with(Cell::get);
+        if serves != Arc::as_ptr(self.handover.deliveries()) {
             let _ = self.lives.recv(); // an error, once the other side is gone
         }
         if let Some(own) = self.own {
@@ -202,43 +245,107 @@ impl Delivering {
     }
 }
 
-/// What a delivery thread does: hands deliveries to the handlers of their streams.
-fn deliver(deliveries: &Deliveries, opened: &mpsc::Receiver<Served>, job_size: u32) {
-    let mut streams: HashMap<usize, Served> = HashMap::new();
-    let mut chunk = Chunk::default();
-    while let Some(next) = deliveries.next(&mut chunk) {
-        let slot = match next {
-            NextDelivery::Deliver(slot) | NextDelivery::End(slot) => slot,
-            NextDelivery::Call(call) => {
-                call();
-                continue;
-            }
+impl Helper {
+    /// Attends to what comes; `None` where the delivery thread has ended.
+    pub fn begin(&self) -> Option<Helping<'_>> {
+        let mut helping = Helping {
+            handover: &self.handover,
+            server: self.server.upgrade()?,
+            attends: false,
+            chunk: Chunk::default(),
         };
-        while !streams.contains_key(&slot) {
-            match opened.recv() {
-                Ok(served) => streams.insert(served.handover.slot(), served),
-                Err(_) => return, // it was sent before anything could be delivered
-            };
+        helping.attend(true);
+        Some(helping)
+    }
+}
+
+impl Helping<'_> {
+    /// Takes what comes from now on, or leaves it to the delivery thread: of a caller that sleeps.
+    pub fn attend(&mut self, attends: bool) {
+        if self.attends != attends {
+            self.attends = attends;
+            self.handover.attend(attends);
         }
-        match next {
-            NextDelivery::Call(_) => unreachable!("it was made above"),
-            NextDelivery::Deliver(slot) => {
-                if let Some(served) = streams.get_mut(&slot) {
-                    served.hand_out(&mut chunk, job_size);
+    }
+
+    /// Whether there is something to be [handed out](Self::hand_out).
+    pub fn take(&mut self) -> bool {
+        self.handover.take(&mut self.chunk)
+    }
+
+    /// Calls the handler for what was taken.
+    pub fn hand_out(&mut self) {
+        self.server.serve(|server| {
+            server.hand_out(self.handover.slot(), &mut self.chunk);
+        });
+        self.server.deliveries.give_back();
+    }
+}
+
+impl Drop for Helping<'_> {
+    fn drop(&mut self) {
+        self.attend(false);
+    }
+}
+
+impl Server {
+    /// Makes a call as one that calls handlers.
+    fn serve(&self, call: impl FnOnce(&Self)) {
+        let before = SERVES.with(|serves| serves.replace(Arc::as_ptr(&self.deliveries)));
+        call(self);
+        SERVES.with(|serves| serves.set(before));
+    }
+
+    /// What a delivery thread does: hands deliveries to the handlers of their streams.
+    fn run(&self) {
+        self.serve(|server| {
+            let (mut chunk, mut has_taken) = (Chunk::default(), false);
+            while let Some(next) = server.deliveries.next(&mut chunk, has_taken) {
+                has_taken = true;
+                match next {
+                    NextDelivery::Call(call) => call(),
+                    NextDelivery::Deliver(slot) => server.hand_out(slot, &mut chunk),
+                    NextDelivery::End(slot) => server.end(slot),
                 }
             }
-            NextDelivery::End(slot) => {
-                let served = streams.remove(&slot);
-                let name = served.as_ref().map(|served| served.name.clone());
-                // It may own anything, and the thread goes on.
-                if catch_unwind(AssertUnwindSafe(|| drop(served))).is_err() {
-                    tracing::error!(
-                        stream = name,
-                        "what the handler owned panics as it is dropped"
-                    );
-                }
-            }
+        });
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_out(&self, slot: usize, chunk: &mut Chunk) {
+        if let Some(served) = self.streams().find(slot) {
+            served.hand_out(chunk, self.job_size);
         }
+    }
+
+    /// Drops the handler of a stream.
+    fn end(&self, slot: usize) {
+        let mut streams = self.streams();
+        let ends = streams.find(slot).is_some();
+        let served = streams.served.remove(&slot).filter(|_| ends);
+        drop(streams);
+        let name = served.as_ref().map(|served| served.name.clone());
+        // It may own anything, and the thread goes on.
+        if catch_unwind(AssertUnwindSafe(|| drop(served))).is_err() {
+            tracing::error!(
+                stream = name,
+                "what the handler owned panics as it is dropped"
+            );
+        }
+    }
+}
+
+impl Streams {
+    /// The stream with this number. It was sent before anything could be delivered.
+    fn find(&mut self, slot: usize) -> Option<&mut Served> {
+        while !self.served.contains_key(&slot) {
+            let served = self.opened.recv().ok()?;
+            self.served.insert(served.handover.slot(), served);
+        }
+        self.served.get_mut(&slot)
     }
 }
 

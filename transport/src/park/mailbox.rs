@@ -16,7 +16,7 @@ pub enum Mail<R> {
 }
 
 /// What is in the queue of a [`Mailbox`] after a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Content {
     /// Nothing that the reader would take.
     Nothing,
