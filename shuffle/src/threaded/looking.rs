@@ -19,10 +19,13 @@ pub(super) const FIRST_NAP: Duration = Duration::from_micros(125);
 /// A yield that lasts longer was to somebody who used up a slice of time.
 const COSTLY: Duration = Duration::from_micros(250);
 
-/// Yields between two costly ones that make up for them.
-const CHEAP: u32 = 32;
+/// Costly yields that nothing has made up for, so many of them, are too many.
+const PATIENCE: u32 = 3;
 
-/// Time without a yield after a costly one that nothing has made up for.
+/// Cheap yields that make up for a costly one.
+const CHEAP: u32 = 16;
+
+/// Time without a yield after too many costly ones.
 const WARY: Duration = Duration::from_millis(250);
 
 /// Whether the threads of a job yield.
@@ -32,9 +35,11 @@ const WARY: Duration = Duration::from_millis(250);
 /// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep.
 #[derive(Debug, Default)]
 pub(super) struct Yields {
-    /// When the last costly one ended that nothing had made up for.
+    /// When the last costly one ended that was one too many.
     costly: Option<Instant>,
-    /// Yields since the last costly one.
+    /// Costly ones that nothing has made up for.
+    owed: u32,
+    /// Cheap ones since that was last less.
     cheap: u32,
 }
 
@@ -48,9 +53,16 @@ impl Yields {
     /// One began and ended at these times.
     pub fn note(&mut self, began: Instant, ended: Instant) {
         if ended.duration_since(began) < COSTLY {
-            self.cheap = self.cheap.saturating_add(1);
-        } else if std::mem::take(&mut self.cheap) < CHEAP {
-            self.costly = Some(ended);
+            self.cheap += 1;
+            if self.cheap == CHEAP {
+                (self.owed, self.cheap) = (self.owed.saturating_sub(1), 0);
+            }
+            return;
+        }
+        self.owed += 1;
+        if self.owed == PATIENCE {
+            // The next one is one too many again.
+            (self.owed, self.costly) = (PATIENCE - 1, Some(ended));
         }
     }
 }
@@ -124,7 +136,7 @@ mod tests {
     /// Somebody else had the core, just now.
     fn dear() -> Yields {
         let (mut yields, now) = (Yields::default(), Instant::now());
-        yields.note(now, now + COSTLY);
+        (0..PATIENCE).for_each(|_| yields.note(now, now + COSTLY));
         yields
     }
 
@@ -144,8 +156,19 @@ mod tests {
         assert_eq!(looking.next(&yields, false), Step::Yield);
         let looks = [Step::Spin, Step::Spin, Step::Park];
         assert_eq!(steps(&mut looking, &dear(), false), looks);
-        yields.note(now, now + COSTLY);
+        let costly = |yields: &mut Yields| yields.note(now, now + COSTLY);
+        // Few among many are borne.
+        for _ in 0..2 * PATIENCE {
+            costly(&mut yields);
+            (0..CHEAP).for_each(|_| yields.note(now, now));
+            assert!(!yields.are_dear(now + COSTLY));
+        }
+        // Once they were too many, one is.
+        (0..PATIENCE).for_each(|_| costly(&mut yields));
         assert!(yields.are_dear(now + WARY) && !yields.are_dear(now + WARY + COSTLY));
+        let later = now + 2 * WARY;
+        yields.note(later, later + COSTLY);
+        assert!(yields.are_dear(later + COSTLY));
     }
 
     #[test]
