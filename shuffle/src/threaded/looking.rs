@@ -17,7 +17,7 @@ const FRESH_LOOKS: u32 = 2;
 pub(super) const FIRST_NAP: Duration = Duration::from_micros(125);
 
 /// A yield that lasts longer was to somebody who used up a slice of time.
-const COSTLY: Duration = Duration::from_micros(250);
+const COSTLY: Duration = Duration::from_millis(1);
 
 /// Costly yields that nothing has made up for, so many of them, are too many.
 const PATIENCE: u32 = 3;
