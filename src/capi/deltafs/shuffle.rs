@@ -38,7 +38,7 @@ pub struct shuffle {
 }
 
 thread_local! {
-    /// This thread calls a client's callback, and does nothing else.
+    /// This thread is in a client's callback.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -71,12 +71,13 @@ impl shuffle {
             let mut is_first = true;
             builder.handler(move |message, _| {
                 if std::mem::take(&mut is_first) {
-                    IN_CALLBACK.set(true); // this thread calls nothing else
                     opening.pass_gate();
                 }
                 if !opening.is_deaf() {
                     deliveries.fetch_add(1, Ordering::Relaxed);
+                    IN_CALLBACK.set(true);
                     caller.call(message);
+                    IN_CALLBACK.set(false);
                 }
             })
         };
