@@ -8,7 +8,7 @@ use crate::transport::park::this_thread;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum trihop_seat_t {
     /// Any thread may call. A progress thread keeps traffic going while the program computes, and a
-    /// delivery thread calls the handlers of its streams, one call at a time; a stream with the
+    /// delivery thread calls the handlers of its streams, one call at a time, or does a call that waits for them; a stream with the
     /// option `own_thread` has one of its own.
     TRIHOP_THREADED = 0,
     /// One thread calls, the one that has started the job. Progress is made inside of its calls,

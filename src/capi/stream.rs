@@ -224,7 +224,7 @@ pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> 
 }
 
 /// Returns on every rank when all that any rank sent before has been handled; nothing that a rank
-/// sends after its own call is handled earlier. Cheaper than a fence, for programs in which each
+/// sends on the stream after its own call is handled earlier, on another stream it may be. Cheaper than a fence, for programs in which each
 /// rank sends and then all wait. Handlers do not send in such a program, nor other threads
 /// meanwhile: use a fence where they do. Collective over all ranks; not inside a handler.
 ///

@@ -222,7 +222,9 @@ impl<'h> UntypedReplies<'h> {
                 Ok(true)
             }
             Err(Error::WouldBlock) => {
-                self.shuffle.poll()?;
+                if self.shuffle.poll()? == 0 {
+                    std::thread::yield_now(); // as in `pull`
+                }
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -236,11 +238,15 @@ impl<'h> UntypedReplies<'h> {
     pub fn pull<V>(&self, mut take: impl FnMut(&[u8]) -> V) -> Result<Option<V>> {
         let mut taken = self.lend(|window| window.take_first(&mut take))?;
         if taken.is_none() {
-            self.shuffle.poll()?;
+            let has_moved = self.shuffle.poll()? > 0;
             taken = self.lend(|window| {
                 window.check(self.shuffle.name())?;
                 Ok::<_, Error>(window.take_first(take))
             })??;
+            if taken.is_none() && !has_moved {
+                // Who asks in a loop lets others run, of whom there may be more than cores.
+                std::thread::yield_now();
+            }
         }
         if taken.is_some() {
             self.under_way.update(|under_way| under_way - 1);

@@ -2,9 +2,11 @@
 //! several threads.
 //!
 //! The progress thread routes, acknowledges and sends on by age while the application does
-//! something else; it sleeps while there is nothing to do. Handlers run on a delivery thread, one
+//! something else; it sleeps while there is nothing to do, and stands by while calls that wait do
+//! the same. Handlers run on a delivery thread, one
 //! call at a time and outside of every lock: they may block, and then hold up those who send to
-//! them, and the other streams of that thread. The streams of a job share it, but for those with
+//! them, and the other streams of that thread. A call that waits for a handler (a fence, a round)
+//! may call it in place of that thread. The streams of a job share it, but for those with
 //! the option `own_thread`. Calls make progress themselves while they wait. All of it is the same
 //! engine as [`crate::Job`]'s, used by one thread at a time.
 
@@ -149,7 +151,7 @@ impl Job {
 
 impl ShuffleBuilder {
     /// Calls `handler` for every record that arrives, on the delivery thread of the job, or of the
-    /// shuffle where it has the option `own_thread`. It gets the shuffle, to send on; it may send
+    /// shuffle where it has the option `own_thread`, or in a call that waits for it. It gets the shuffle, to send on; it may send
     /// on other streams too, and block, but not flush, fence or open.
     ///
     /// It is called no more once the shuffle or the job is shut down, with an error too: what waits

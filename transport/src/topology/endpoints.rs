@@ -84,7 +84,9 @@ impl Topology {
 
     fn with_hosts(&self, ranks: Blocks, hosted: Blocks, apart: bool) -> Result<Self> {
         if self.processes.is_some() {
-            return Err(invalid("processes have one relay each".into()));
+            let why = "ranks that are threads of a process (mini-ranks) have its relay: they do not start \
+                       by an agent";
+            return Err(invalid(why.into()));
         }
         let placement = Arc::new(Placement::new(ranks.list)?);
         if placement.size.checked_add(self.size()).is_none() {

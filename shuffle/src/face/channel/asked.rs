@@ -211,7 +211,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             return self.finish(Answered::nothing()).map(Some);
         }
         let channels = port.channels();
-        channels.handle.seat.progress(self.what)?;
+        let has_moved = channels.handle.seat.progress(self.what)?;
         if self.limit.is_over() && !self.is_cancelled {
             self.is_cancelled = true;
             let port = self.port.at_owner();
@@ -227,6 +227,10 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         drop(before); // with no lock held: it may own anything
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
+        }
+        if answered.is_none() && !has_moved {
+            // Who asks in a loop lets others run, of whom there may be more than cores.
+            std::thread::yield_now();
         }
         answered.map(|answered| self.finish(answered)).transpose()
     }
