@@ -132,8 +132,14 @@ mod fair {
     pub struct FairCondvar(Condvar);
 
     impl FairCondvar {
-        /// Lets go until somebody notifies.
+        /// Lets go until somebody notifies. As [`sleep_in_kernel`](super::sleep_in_kernel) says, a
+        /// short wait of shuttle's ends by itself.
         pub fn wait_for<T>(&self, guard: &mut FairMutexGuard<'_, T>, limit: Duration) {
+            #[cfg(trihop_shuttle)]
+            if limit <= super::MODEL_NAP {
+                FairMutexGuard::unlocked(guard, super::thread::yield_now);
+                return;
+            }
             let held = guard.held.take().expect("it is held");
             let (held, _) = self
                 .0

@@ -84,7 +84,7 @@ impl<T> MonitorGuard<'_, T> {
 
     /// Wakes who stands by. By who has the turn.
     pub fn relieve(&self) {
-        self.relief.notify_one();
+        self.relief.notify_all();
     }
 
     /// Wakes all who sit out, because something that they may wait for has changed. By who has the
