@@ -744,7 +744,7 @@ typedef struct trihop_message_t {
 //
 // Threads: of an inline job in calls that make progress, on the thread that makes them, and not
 // before the one that opens the stream has returned. Of a job with threads on a delivery thread
-// (or by a call that waits for it: a fence, a round, a step's end, a flush of deliveries, a close),
+// (or by a call that waits for the end of a step: a fence, a round, a close),
 // one call at a time, the first one after the handle was stored; it may block, and its senders
 // then wait, and so do the other streams of the same thread: with the option `own_thread` a stream
 // has one of its own.
@@ -2189,8 +2189,7 @@ trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
 trihop_status_t trihop_array_close(struct trihop_array_t *array);
 
 // Opens the channels of a job, of which there are none yet. Collective over all ranks: the same
-// names in the same order. `options` null stands for those of the job, with a thread of its own
-// that answers for channels.
+// names in the same order. `options` null stands for those of the job.
 //
 // Fails as `trihop_stream_open`.
 // Threads: any, but one that opens at a time; not inside a handler.

@@ -267,18 +267,14 @@ impl<S: Seating> Handle<S> {
             state.hurry();
             Ok(Flush::begin(queues, state, out))
         })?;
-        let is_passed = |job: &mut JobState| {
+        let outcome = self.seat.wait(what, |job| {
             let (state, out, _) = job.engine.stream_mut(self.id)?;
             if flush.poll(state, out)? {
                 return Ok(Some(()));
             }
             check_undelivered(state)?;
             Ok(None)
-        };
-        let outcome = match queues {
-            Queues::Delivery => self.seat.wait_for_handler(&self.of, what, is_passed),
-            _ => self.seat.wait(what, is_passed),
-        };
+        });
         // Where the job has failed, nobody hurries any more.
         let _ = self.seat.with(what, |job| {
             job.engine.stream_mut(self.id)?.0.calm();
@@ -320,7 +316,7 @@ impl<S: Seating> Handle<S> {
         let outcome = self.seat.one_at_a_time(Some(&self.of), what, || {
             self.with_out(what, |_| Ok(()))?;
             // What was started is over before, and so is what is called at its end, and has begun.
-            self.seat.wait_for_handler(&self.of, what, |job| {
+            self.seat.wait(what, |job| {
                 job.engine.out(self.id)?.check_contributed()?;
                 if job.has_ended(self.id)? {
                     return Ok(Some(()));

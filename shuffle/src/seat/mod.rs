@@ -170,8 +170,8 @@ pub(crate) trait Seating: Clone {
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T>;
 
-    /// As [`Seating::wait`], for what a stream's handler has to return before: the caller holds
-    /// nothing that the handler may want.
+    /// As [`Seating::wait`], for the end of a step, before which a stream's handler has to return:
+    /// the caller holds nothing that the handler may want.
     ///
     /// # Errors
     /// As that.

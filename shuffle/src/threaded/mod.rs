@@ -5,8 +5,9 @@
 //! something else; it sleeps while there is nothing to do, and stands by while calls that wait do
 //! the same. Handlers run on a delivery thread, one
 //! call at a time and outside of every lock: they may block, and then hold up those who send to
-//! them, and the other streams of that thread. A call that waits for a handler (a fence, a round)
-//! may call it in place of that thread. The streams of a job share it, but for those with
+//! them, and the other streams of that thread. A call that waits for the end of a step (a
+//! fence, a round) may call it in place of that thread: so a handler waits neither for what a
+//! program does behind that, nor for a lock that it keeps meanwhile. The streams of a job share it, but for those with
 //! the option `own_thread`. Calls make progress themselves while they wait. All of it is the same
 //! engine as [`crate::Job`]'s, used by one thread at a time.
 

@@ -665,12 +665,18 @@ impl SharedEngine {
                     _ => break Err(error),
                 },
             };
+            if turn.job.parked.has_woken() {
+                // Whatever a waker does, somebody else makes progress meanwhile.
+                drop(waiting.take());
+                self.hand_on(&mut turn);
+                turn.wake_woken();
+                waiting = Some(Waiting::begin(&self.waiting));
+            }
             if worked {
                 looking.reset();
                 unknown = true;
                 self.tell_all(&mut turn);
                 turn.give_way();
-                turn.wake_woken();
                 continue;
             }
             turn.job.note_wait(&mut patience, what);

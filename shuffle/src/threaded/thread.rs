@@ -8,13 +8,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use trihop_transport::masked::{self, MaskedThread};
+use trihop_transport::park::Gauge;
 use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc, thread, thread_local};
 
 use super::seat::{Deliver, Threaded};
 use super::usage::ThreadUse;
 use crate::config::StreamOptions;
-use crate::deliver::{Chunk, Deliveries, Handover, NextDelivery};
+use crate::deliver::{Chunk, Deliveries, Handover, NextDelivery, note_overfilled, take_overfilled};
 use crate::error::{Error, Result};
 use crate::seat::Handle;
 
@@ -101,6 +102,8 @@ struct Streams {
     opened: mpsc::Receiver<Served>,
     /// By the numbers that handovers have.
     served: HashMap<usize, Served>,
+    /// The spill that the last call of a handler has overfilled, whichever thread has made it.
+    overfilled: Option<Arc<Gauge>>,
 }
 
 /// How a caller that waits for a stream's handler calls it in the place of its delivery thread.
@@ -151,6 +154,7 @@ impl DeliveryThread {
             streams: Mutex::new(Streams {
                 opened,
                 served: HashMap::new(),
+                overfilled: None,
             }),
         });
         let theirs = Arc::clone(&server);
@@ -316,9 +320,12 @@ impl Server {
     }
 
     fn hand_out(&self, slot: usize, chunk: &mut Chunk) {
-        if let Some(served) = self.streams().find(slot) {
+        let mut streams = self.streams();
+        streams.overfilled.take().iter().for_each(note_overfilled);
+        if let Some(served) = streams.find(slot) {
             served.hand_out(chunk, self.job_size);
         }
+        streams.overfilled = take_overfilled();
     }
 
     /// Drops the handler of a stream.

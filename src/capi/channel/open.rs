@@ -80,8 +80,7 @@ impl trihop_channel_limits_t {
 }
 
 /// Opens the channels of a job, of which there are none yet. Collective over all ranks: the same
-/// names in the same order. `options` null stands for those of the job, with a thread of its own
-/// that answers for channels.
+/// names in the same order. `options` null stands for those of the job.
 ///
 /// Fails as `trihop_stream_open`.
 /// Threads: any, but one that opens at a time; not inside a handler.

@@ -36,7 +36,7 @@ pub struct trihop_message_t {
 ///
 /// Threads: of an inline job in calls that make progress, on the thread that makes them, and not
 /// before the one that opens the stream has returned. Of a job with threads on a delivery thread
-/// (or by a call that waits for it: a fence, a round, a step's end, a flush of deliveries, a close),
+/// (or by a call that waits for the end of a step: a fence, a round, a close),
 /// one call at a time, the first one after the handle was stored; it may block, and its senders
 /// then wait, and so do the other streams of the same thread: with the option `own_thread` a stream
 /// has one of its own.
