@@ -349,8 +349,9 @@ enum trihop_seat_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
   // Any thread may call. A progress thread keeps traffic going while the program computes, and a
-  // delivery thread calls the handlers of its streams, one call at a time, or does a call that waits for them; a stream with the
-  // option `own_thread` has one of its own.
+  // delivery thread calls the handlers of its streams, one call at a time, unless a call that
+  // waits for the end of a step does; a stream with the option `own_thread` has a thread of its
+  // own.
   TRIHOP_THREADED = 0,
   // One thread calls, the one that has started the job. Progress is made inside of its calls,
   // and handlers are called there too: no lock is taken per message, so that small ones cost
@@ -743,11 +744,11 @@ typedef struct trihop_message_t {
 // stream was opened with.
 //
 // Threads: of an inline job in calls that make progress, on the thread that makes them, and not
-// before the one that opens the stream has returned. Of a job with threads on a delivery thread
-// (or by a call that waits for the end of a step: a fence, a round, a close),
-// one call at a time, the first one after the handle was stored; it may block, and its senders
-// then wait, and so do the other streams of the same thread: with the option `own_thread` a stream
-// has one of its own.
+// before the one that opens the stream has returned. Of a job with threads on a delivery thread, or
+// by a call that waits for the end of a step (a fence, a round, a close), one call at a time, the
+// first one after the handle was stored. It may block, but neither for what the program does behind
+// such a call, nor for a lock that the program keeps meanwhile. Its senders then wait, and so do
+// the other streams of the same thread: with the option `own_thread` a stream has one of its own.
 //
 // It may send on any stream of the job, its own one too, to any rank, any number of times: see
 // `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It
@@ -1621,9 +1622,10 @@ trihop_status_t trihop_stream_flush(const struct trihop_stream_t *stream, int32_
 trihop_status_t trihop_stream_fence(const struct trihop_stream_t *stream);
 
 // Returns on every rank when all that any rank sent before has been handled; nothing that a rank
-// sends on the stream after its own call is handled earlier, on another stream it may be. Cheaper than a fence, for programs in which each
-// rank sends and then all wait. Handlers do not send in such a program, nor other threads
-// meanwhile: use a fence where they do. Collective over all ranks; not inside a handler.
+// sends on the stream after its own call is handled earlier, on another stream it may be. Cheaper
+// than a fence, for programs in which each rank sends and then all wait. Handlers do not send in
+// such a program, nor other threads meanwhile: use a fence where they do. Collective over all
+// ranks; not inside a handler.
 //
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_round(const struct trihop_stream_t *stream);

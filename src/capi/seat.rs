@@ -8,8 +8,9 @@ use crate::transport::park::this_thread;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum trihop_seat_t {
     /// Any thread may call. A progress thread keeps traffic going while the program computes, and a
-    /// delivery thread calls the handlers of its streams, one call at a time, or does a call that waits for them; a stream with the
-    /// option `own_thread` has one of its own.
+    /// delivery thread calls the handlers of its streams, one call at a time, unless a call that
+    /// waits for the end of a step does; a stream with the option `own_thread` has a thread of its
+    /// own.
     TRIHOP_THREADED = 0,
     /// One thread calls, the one that has started the job. Progress is made inside of its calls,
     /// and handlers are called there too: no lock is taken per message, so that small ones cost

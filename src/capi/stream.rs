@@ -224,9 +224,10 @@ pub unsafe extern "C" fn trihop_stream_fence(stream: *const trihop_stream_t) -> 
 }
 
 /// Returns on every rank when all that any rank sent before has been handled; nothing that a rank
-/// sends on the stream after its own call is handled earlier, on another stream it may be. Cheaper than a fence, for programs in which each
-/// rank sends and then all wait. Handlers do not send in such a program, nor other threads
-/// meanwhile: use a fence where they do. Collective over all ranks; not inside a handler.
+/// sends on the stream after its own call is handled earlier, on another stream it may be. Cheaper
+/// than a fence, for programs in which each rank sends and then all wait. Handlers do not send in
+/// such a program, nor other threads meanwhile: use a fence where they do. Collective over all
+/// ranks; not inside a handler.
 ///
 /// Threads: as `trihop_stream_fence`.
 #[unsafe(no_mangle)]

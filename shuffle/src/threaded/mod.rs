@@ -2,14 +2,14 @@
 //! several threads.
 //!
 //! The progress thread routes, acknowledges and sends on by age while the application does
-//! something else; it sleeps while there is nothing to do, and stands by while calls that wait do
-//! the same. Handlers run on a delivery thread, one
-//! call at a time and outside of every lock: they may block, and then hold up those who send to
-//! them, and the other streams of that thread. A call that waits for the end of a step (a
-//! fence, a round) may call it in place of that thread: so a handler waits neither for what a
-//! program does behind that, nor for a lock that it keeps meanwhile. The streams of a job share it, but for those with
-//! the option `own_thread`. Calls make progress themselves while they wait. All of it is the same
-//! engine as [`crate::Job`]'s, used by one thread at a time.
+//! something else; it sleeps while there is nothing to do, and stands by while calls that wait make
+//! progress themselves. Handlers run on a delivery thread, one call at a time and outside of every
+//! lock: they may block, and then hold up those who send to them, and the other streams of that
+//! thread. The streams of a job share it, but for those with the option `own_thread`. A call that
+//! waits for the end of a step (a fence, a round) may call handlers in place of that thread: so a
+//! handler waits neither for what the program does behind such a call, nor for a lock that the
+//! program keeps meanwhile. All of it is the same engine as [`crate::Job`]'s, used by one thread at
+//! a time.
 
 mod at_end;
 mod exit;
@@ -20,6 +20,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod turn;
 mod usage;
 mod window;
 
@@ -152,8 +153,9 @@ impl Job {
 
 impl ShuffleBuilder {
     /// Calls `handler` for every record that arrives, on the delivery thread of the job, or of the
-    /// shuffle where it has the option `own_thread`, or in a call that waits for it. It gets the shuffle, to send on; it may send
-    /// on other streams too, and block, but not flush, fence or open.
+    /// shuffle where it has the option `own_thread`, or in a call that waits for the end of a step.
+    /// It gets the shuffle, to send on; it may send on other streams too, and block, but not flush,
+    /// fence or open.
     ///
     /// It is called no more once the shuffle or the job is shut down, with an error too: what waits
     /// then is dropped and counted (`undelivered`), and a call that is being made is waited for.

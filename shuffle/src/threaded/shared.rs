@@ -3,208 +3,24 @@
 // They come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use trihop_transport::park::{Monitor, MonitorGuard, Step};
-use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::park::{Monitor, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
 
 use super::at_end::AtEnds;
-use super::looking::{FIRST_NAP, Looking, Yields};
+use super::looking::{FIRST_NAP, Looking};
 use super::thread::Helper;
+use super::turn::{Guarded, OpenWindow, Sleep, StandBy, Turn};
 use super::window::ThreadWindow;
-use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
-use crate::engine::outbox::Outbox;
-use crate::engine::sink::Handlers;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started};
 use crate::seat::{NAP, Park, TurnHandler};
-
-/// How who looks after the job sleeps: one thread, with its [`Park`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sleep {
-    Awake,
-    /// It looks around again very soon.
-    Nap,
-    /// Until somebody rings.
-    Deep,
-}
-
-/// What the progress thread does while callers look after the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StandBy {
-    /// It looks after the job itself.
-    No,
-    /// It sees very soon whether anybody does.
-    Soon,
-    /// It is to be told when nobody does any more.
-    Late,
-}
-
-/// Handlers that are called in turn, by their streams' places.
-#[derive(Default)]
-struct InTurn {
-    handlers: Vec<Option<(StreamId, TurnHandler)>>,
-    /// To be woken for what they have done.
-    woken: Vec<Waker>,
-}
-
-impl Handlers for InTurn {
-    fn is_live(&self, _: usize) -> bool {
-        true
-    }
-
-    fn call(
-        &mut self,
-        stream: usize,
-        delivery: Delivery<'_>,
-        done: usize,
-        outbox: &mut Outbox<'_>,
-    ) -> Result<usize, BadRun> {
-        match self.handlers.get_mut(stream) {
-            Some(Some((_, handler))) => handler(delivery, done, outbox, &mut self.woken),
-            // Its stream was shut down by this rank, so by all: nothing is under way.
-            _ => Ok(delivery.records()),
-        }
-    }
-}
-
-/// What is used by turns.
-struct Guarded {
-    job: JobState,
-    in_turn: InTurn,
-    /// What one thread sleeps with, and then has: a caller that waits, or else the progress thread.
-    park: Option<Park>,
-    sleep: Sleep,
-    stand_by: StandBy,
-    /// Callers that wait, have left progress to another one, and sleep.
-    sitting: u32,
-    /// One went to sit out while who looks after the job was awake: what it waits for may have come
-    /// before that thread wants to hear of it.
-    newcomer: bool,
-    /// A caller has made progress since the progress thread did: it makes more soon, or the nap
-    /// ends.
-    relieved: bool,
-    /// It is a caller that sleeps with it.
-    caller_sleeps: bool,
-    /// How callers pass the time, by what has helped those before.
-    looking: Option<Looking>,
-    /// Whether threads that wait yield.
-    yields: Yields,
-    /// What one thread pushes through while nobody has the turn.
-    window: Option<OpenWindow>,
-}
-
-struct OpenWindow {
-    of: Arc<ThreadWindow>,
-    id: StreamId,
-}
-
-/// The turn. No window is open for as long as somebody has it.
-struct Turn<'a>(MonitorGuard<'a, Guarded>);
-
-impl<'a> Turn<'a> {
-    #[inline]
-    fn new(guard: MonitorGuard<'a, Guarded>) -> Self {
-        let mut turn = Self(guard);
-        turn.close_window();
-        turn
-    }
-
-    #[inline]
-    fn close_window(&mut self) {
-        if let Some(window) = self.0.window.take() {
-            self.close(&window);
-        }
-    }
-
-    #[cold]
-    fn close(&mut self, window: &OpenWindow) {
-        let pushed = window.of.close();
-        // What shuts a stream down has closed its window before: it is there.
-        if let Ok(out) = self.0.job.engine.out(window.id) {
-            out.note_pushed(pushed);
-        }
-    }
-
-    /// See [`MonitorGuard::give_way`].
-    fn give_way(&mut self) {
-        self.0.give_way();
-        self.close_window();
-    }
-
-    /// See [`MonitorGuard::unlocked`].
-    fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
-        let result = self.0.unlocked(call);
-        self.close_window();
-        result
-    }
-
-    /// Lets others have the turn, and the core.
-    fn yield_now(&mut self) {
-        // Without the time that it takes to have the turn again.
-        let (began, ended) = self.unlocked(|| {
-            let began = Instant::now();
-            std::thread::yield_now();
-            (began, Instant::now())
-        });
-        self.yields.note(began, ended);
-    }
-
-    /// See [`MonitorGuard::sit_out`].
-    fn sit_out(&mut self, limit: Duration) {
-        self.sitting += 1;
-        self.0.sit_out(limit);
-        self.sitting -= 1;
-        self.close_window();
-    }
-
-    /// See [`MonitorGuard::stand_by`].
-    fn stand_by(&mut self, limit: Duration) {
-        let late = limit > NAP;
-        self.0.stand_by = if late { StandBy::Late } else { StandBy::Soon };
-        self.0.stand_by(limit);
-        self.0.stand_by = StandBy::No;
-        self.close_window();
-    }
-
-    /// Wakes those whose wait is over, without the turn: whatever a waker does, it does not use the
-    /// engine under our feet.
-    fn wake_woken(&mut self) {
-        if self.job.parked.has_woken() {
-            let woken = self.job.parked.take_woken();
-            self.unlocked(|| woken.into_iter().for_each(Waker::wake));
-        }
-    }
-
-    /// See [`MonitorGuard::wake_all`].
-    #[inline]
-    fn wake_all(&self) {
-        self.0.wake_all();
-    }
-}
-
-impl Deref for Turn<'_> {
-    type Target = Guarded;
-
-    #[inline]
-    fn deref(&self) -> &Guarded {
-        &self.0
-    }
-}
-
-impl DerefMut for Turn<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Guarded {
-        &mut self.0
-    }
-}
 
 /// What the threads of a job share of its engine.
 pub(crate) struct SharedEngine {
@@ -249,20 +65,7 @@ impl SharedEngine {
             spin,
         } = started;
         Self {
-            turn: Monitor::new(Guarded {
-                job: state,
-                in_turn: InTurn::default(),
-                park: Some(park),
-                sleep: Sleep::Awake,
-                stand_by: StandBy::No,
-                sitting: 0,
-                newcomer: false,
-                relieved: false,
-                caller_sleeps: false,
-                looking: None,
-                yields: Yields::default(),
-                window: None,
-            }),
+            turn: Monitor::new(Guarded::new(state, park)),
             doorbell,
             spin,
             failed: Flag::default(),
@@ -344,24 +147,19 @@ impl SharedEngine {
         self.doorbell.wake();
         // Where it is not to be had, the progress thread looks around by itself before long.
         if let Some(turn) = self.try_take() {
-            turn.0.relieve();
+            turn.relieve();
         }
     }
 
     /// Has what a stream brings go to this handler.
     pub fn install(&self, id: StreamId, handler: TurnHandler) {
-        let handlers = &mut self.take().in_turn.handlers;
-        if handlers.len() <= id.stream {
-            handlers.resize_with(id.stream + 1, || None);
-        }
-        handlers[id.stream] = Some((id, handler));
+        self.take().in_turn.install(id, handler);
     }
 
     /// The stream is gone, and so is the handler that it had here.
     pub fn uninstall(&self, id: StreamId) {
         let mut turn = self.take();
-        let place = turn.in_turn.handlers.get_mut(id.stream);
-        let gone = place.and_then(|place| place.take_if(|(of, _)| *of == id));
+        let gone = turn.in_turn.uninstall(id);
         drop(turn);
         drop(gone); // without the turn: it may own anything
     }
@@ -454,13 +252,15 @@ impl SharedEngine {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park => {
-                    if let Some(park) = turn.park.take() {
-                        let slept;
-                        (turn, slept) = self.sleep(turn, park, looking.next_nap());
-                        self.tell_all(&mut turn);
-                        if slept.is_err() {
-                            break;
-                        }
+                    let Some(park) = turn.park.take() else {
+                        turn.stand_by(NAP); // a caller that sleeps for the job has panicked
+                        continue;
+                    };
+                    let slept;
+                    (turn, slept) = self.sleep(turn, park, looking.next_nap());
+                    self.tell_all(&mut turn);
+                    if slept.is_err() {
+                        break;
                     }
                 }
             }
@@ -526,10 +326,24 @@ impl SharedEngine {
         if turn.sitting > 0 {
             turn.wake_all();
         } else if !self.is_waited() && turn.stand_by == StandBy::Late {
-            turn.0.relieve();
+            turn.relieve();
         }
         // It may have left something to be sent on by age.
         self.wake_from(turn, Sleep::Deep);
+    }
+
+    /// A caller that waits does something else without the turn, for as long as that takes.
+    fn aside<'s>(
+        &'s self,
+        turn: &mut Turn<'_>,
+        waiting: &mut Option<Waiting<'s>>,
+        call: impl FnOnce(),
+    ) {
+        *waiting = None;
+        self.hand_on(turn);
+        turn.unlocked(call);
+        *waiting = Some(Waiting::begin(&self.waiting));
+        self.relieve(turn);
     }
 
     /// A caller begins to make progress, for some time: nobody needs to wake the progress thread.
@@ -624,10 +438,10 @@ impl SharedEngine {
         helper: Option<&Helper>,
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
+        let mut helping = helper.and_then(Helper::begin); // it goes behind the turn
         let mut turn = self.take();
         let mut waiting = Some(Waiting::begin(&self.waiting));
         self.relieve(&mut turn);
-        let mut helping = helper.and_then(Helper::begin);
         let mut looking = turn
             .looking
             .take()
@@ -650,10 +464,7 @@ impl SharedEngine {
             if let Some(helping) = &mut helping
                 && helping.take()
             {
-                drop(waiting.take());
-                self.hand_on(&mut turn);
-                turn.unlocked(|| helping.hand_out());
-                waiting = Some(Waiting::begin(&self.waiting));
+                self.aside(&mut turn, &mut waiting, || helping.hand_out());
                 looking.reset();
                 unknown = true;
                 continue;
@@ -666,11 +477,13 @@ impl SharedEngine {
                 },
             };
             if turn.job.parked.has_woken() {
-                // Whatever a waker does, somebody else makes progress meanwhile.
-                drop(waiting.take());
-                self.hand_on(&mut turn);
-                turn.wake_woken();
-                waiting = Some(Waiting::begin(&self.waiting));
+                // Whatever a waker does, others go on meanwhile.
+                let woken = turn.job.parked.take_woken();
+                helping.iter_mut().for_each(|helping| helping.attend(false));
+                self.aside(&mut turn, &mut waiting, || {
+                    woken.into_iter().for_each(Waker::wake);
+                });
+                helping.iter_mut().for_each(|helping| helping.attend(true));
             }
             if worked {
                 looking.reset();

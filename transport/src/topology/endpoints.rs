@@ -84,8 +84,8 @@ impl Topology {
 
     fn with_hosts(&self, ranks: Blocks, hosted: Blocks, apart: bool) -> Result<Self> {
         if self.processes.is_some() {
-            let why = "ranks that are threads of a process (mini-ranks) have its relay: they do not start \
-                       by an agent";
+            let why = "ranks that are threads of a process (mini-ranks) have its relay: they do \
+                       not start by an agent";
             return Err(invalid(why.into()));
         }
         let placement = Arc::new(Placement::new(ranks.list)?);

@@ -228,7 +228,8 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
         }
-        if answered.is_none() && !has_moved {
+        let asks_again = waker.is_none() || !S::MOVES_ALONE;
+        if answered.is_none() && !has_moved && asks_again {
             // Who asks in a loop lets others run, of whom there may be more than cores.
             std::thread::yield_now();
         }

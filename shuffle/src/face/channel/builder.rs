@@ -36,9 +36,9 @@ impl<S: Seat> ChannelsBuilder<S> {
     }
 
     /// Options of the channels' stream instead of the job's. None of those that are about delivery
-    /// threads says anything here: whoever makes progress answers for channels, and no handler keeps
-    /// it from that. Where nodes have several relays, there is a stream with these options for each of a node's,
-    /// by which parts of long messages go: docs/CHANNELS.md.
+    /// threads says anything here: whoever makes progress answers for channels, and no handler
+    /// keeps it from that. Where nodes have several relays, there is a stream with these options
+    /// for each of a node's, by which parts of long messages go: docs/CHANNELS.md.
     /// `max_message_bytes` is at least 96; a message of a channel has at most 56 less.
     pub fn options(mut self, options: StreamOptions) -> Self {
         self.options = Some(options);
