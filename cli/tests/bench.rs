@@ -292,6 +292,20 @@ fn round_checks_every_round_by_itself() {
 }
 
 #[test]
+fn round_is_measured_on_each_seat() {
+    for seat in ["threaded", "minirank", "agent"] {
+        let rows = rows(&format!(
+            "round --count 50 --size 8 --ranks 4 --nodes 2 --seat {seat}"
+        ));
+        assert_eq!(rows.len(), 2, "{seat}");
+        assert!(
+            rows.iter()
+                .all(|row| row["seat"] == seat && row["checked"] == true)
+        );
+    }
+}
+
+#[test]
 fn channel_is_measured_on_each_seat() {
     for shape in [
         "--nodes 1",

@@ -144,10 +144,11 @@ impl Name {
         }
         seated::check(self, args)?;
         let by_c = self == Self::Push && args.api[..] == [a2a::Api::C];
-        let has_both = matches!(self, Self::Cc | Self::Channel) || by_c;
+        let has_both = matches!(self, Self::Cc | Self::Channel | Self::Round) || by_c;
         if !has_both && args.seat == Seat::Threaded {
             return Err(Error::Shape(format!(
-                "{name} has only --seat inline here; `cc` and `channel` have both, `a2a` has --api threaded, `push --api c` has both"
+                "{name} has only --seat inline here; `cc`, `channel` and `round` have both, `a2a` has --api threaded, \
+                 `push --api c` has both"
             )));
         }
         if self == Self::Cc && args.count > Some(cc::MOST_VERTICES) {

@@ -1,14 +1,18 @@
 //! `round`: bulk-synchronous steps. Each rank sends a message to every rank, itself included, and
 //! all wait for the end of the round. Each round is checked before the next begins: it has brought
-//! all of its messages, and none of the next.
+//! all of its messages, and none of the next; of that a fence, or a thread that calls the handler,
+//! may have brought some.
 
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
-use trihop::{DetailedStats, End, Job, Options, Rank, Reduce};
+use trihop::over::{Job, Untyped};
+use trihop::{DetailedStats, DumpOutput, End, Options, Rank, Reduce, Seat, threaded};
 
 use super::row::{self, Case, Row};
-use super::session::Session;
+use super::seated::{on_ranks, wire_bytes};
+use super::session::{Session, Team};
 use super::{BenchArgs, Error, table};
 
 const SIZES: [usize; 3] = [8, 64, 1024];
@@ -16,17 +20,37 @@ const SIZES: [usize; 3] = [8, 64, 1024];
 /// Rounds of a repetition, unless `--count` says how many.
 const ROUNDS: u64 = 1000;
 
-/// What a rank has received since it was last asked.
+/// What a rank has received of a round since it was last asked. Read behind the end of the round,
+/// which has waited for all that is counted here: so relaxed.
 #[derive(Default)]
 struct Seen {
-    messages: Cell<u64>,
+    messages: AtomicU64,
     /// Of the words in them.
-    sum: Cell<u64>,
+    sum: AtomicU64,
 }
+
+/// Of this round and the next, in turns: nobody is further ahead.
+type Rounds = [Seen; 2];
+
+/// Keeps what has come in one run, which is of one round.
+fn keep(rounds: &Rounds, size: usize, items: &[u8]) {
+    let words = items.chunks_exact(size);
+    let words = words.map(|item| item.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)));
+    let (mut messages, mut sum, mut last) = (0, 0u64, 0);
+    for word in words {
+        (messages, sum, last) = (messages + 1, sum.wrapping_add(word), word);
+    }
+    let seen = &rounds[(last >> ROUND_BIT) as usize % 2];
+    seen.messages.fetch_add(messages, Relaxed);
+    seen.sum.fetch_add(sum, Relaxed);
+}
+
+/// Where the number of the round stands in a word.
+const ROUND_BIT: u32 = 40;
 
 /// The word that a rank sends to another in a round.
 fn word(source: u32, target: u32, round: u64) -> u64 {
-    round << 40 ^ u64::from(source) << 20 ^ u64::from(target)
+    round << ROUND_BIT ^ u64::from(source) << 20 ^ u64::from(target)
 }
 
 /// A row, and what a round takes.
@@ -59,32 +83,70 @@ impl RoundRow<'_> {
 
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let job = super::start(options)?;
-    let session = Session::new(args, &job);
-    for size in args.sizes(&SIZES) {
-        for end in [End::Round, End::Fence] {
-            case(&session, size, end)?;
-        }
+    if args.seat == super::Seat::Threaded {
+        let job = threaded::Job::start(options)?;
+        job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+        cases(args, &job, false, |name, size, seen| {
+            let stream = job.untyped(name, size);
+            stream
+                .handler(move |of, _| keep(&seen, size, of.bytes))
+                .open()
+        })?;
+        return Ok(job.shutdown()?);
     }
-    Ok(job.shutdown()?)
+    on_ranks(args, options, |start| {
+        let job = start.job()?;
+        cases(args, &job, true, |name, size, seen| {
+            let stream = job.untyped(name, size);
+            stream
+                .handler(move |of, _| keep(&seen, size, of.bytes))
+                .open()
+        })?;
+        Ok(job.shutdown()?)
+    })
 }
 
-fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<(), Error> {
+/// `apart`: nothing is handled between two calls, so that rounds are kept apart.
+fn cases<S: Seat>(
+    args: &BenchArgs,
+    job: &Job<S>,
+    apart: bool,
+    open: impl Fn(&str, usize, Arc<Rounds>) -> Result<Untyped<S>, trihop::Error>,
+) -> Result<(), Error>
+where
+    Job<S>: Team,
+{
+    let session = Session::new(args, job);
+    for size in args.sizes(&SIZES) {
+        for end in [End::Round, End::Fence] {
+            let seen = Arc::default();
+            let stream = open(&format!("round {size} {end}"), size, Arc::clone(&seen))?;
+            case(
+                &session,
+                size,
+                (end, apart && end == End::Round),
+                &seen,
+                &stream,
+            )?;
+            stream.shutdown()?;
+        }
+    }
+    Ok(())
+}
+
+fn case<S: Seat>(
+    session: &Session<'_, Job<S>>,
+    size: usize,
+    (end, apart): (End, bool),
+    seen: &Rounds,
+    stream: &Untyped<S>,
+) -> Result<(), Error>
+where
+    Job<S>: Team,
+{
     let job = session.job;
     let (me, ranks) = (job.rank().0, job.size());
     let rounds = session.args.count.unwrap_or(ROUNDS);
-    let seen = std::rc::Rc::new(Seen::default());
-    let heard = std::rc::Rc::clone(&seen);
-    let stream = job
-        .untyped(&format!("round {size} {end}"), size)
-        .handler(move |arrival, _| {
-            for item in arrival.bytes.chunks_exact(size) {
-                let word = item.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-                heard.messages.set(heard.messages.get() + 1);
-                heard.sum.set(heard.sum.get().wrapping_add(word));
-            }
-        })
-        .open()?;
     let mut item = vec![0x5au8; size];
     let mut round = 0;
     let reps = session.repeat(|meter| {
@@ -99,10 +161,11 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
                     true => stream.round()?,
                     false => stream.fence()?,
                 }
-                let (messages, sum) = (seen.messages.take(), seen.sum.take());
-                // After a fence, others may be further.
-                if end == End::Round {
-                    check(me, ranks, round, (messages, sum))?;
+                check(me, ranks, round, &seen[round as usize % 2])?;
+                let early = seen[(round + 1) as usize % 2].messages.load(Relaxed);
+                if apart && early > 0 {
+                    let why = format!("rank {me} has {early} messages of round {}", round + 1);
+                    return Err(wrong(format!("{why} in that before")));
                 }
             }
             Ok::<(), Error>(())
@@ -122,7 +185,11 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
         count: rounds * u64::from(ranks),
         messages: rounds * u64::from(ranks) * u64::from(ranks),
         crossing: u64::from(others) * rounds * session.rounds(),
-        wire_bytes: details.totals.wire_bytes,
+        wire_bytes: wire_bytes(
+            job.topology(),
+            Some(details.totals),
+            stream.relays_wire_bytes(),
+        )?,
     };
     let row = row::combine(session.args, job, &case, &reps)?;
     let with_time = RoundRow {
@@ -134,22 +201,25 @@ fn case(session: &Session<'_, Job<'static>>, size: usize, end: End) -> Result<()
         most_wakes_of_a_pair: most[0] as f64 / all_rounds,
         row: &row,
     };
-    session.print(&with_time, |head| print_line(&with_time, head))?;
-    Ok(stream.shutdown()?)
+    session.print(&with_time, |head| print_line(&with_time, head))
 }
 
-fn check(me: u32, ranks: u32, round: u64, seen: (u64, u64)) -> Result<(), Error> {
+/// Checks what a round has brought, and forgets it.
+fn check(me: u32, ranks: u32, round: u64, seen: &Seen) -> Result<(), Error> {
+    let seen = (seen.messages.swap(0, Relaxed), seen.sum.swap(0, Relaxed));
     let words = (0..ranks).map(|source| word(source, me, round));
     let expected = (u64::from(ranks), words.fold(0, u64::wrapping_add));
     if seen == expected {
         return Ok(());
     }
-    let why =
-        format!("rank {me} saw (messages, sum) {seen:?} in round {round}, expected {expected:?}");
-    Err(Error::Wrong {
-        bench: "round",
-        why,
-    })
+    Err(wrong(format!(
+        "rank {me} saw (messages, sum) {seen:?} in round {round}, expected {expected:?}"
+    )))
+}
+
+fn wrong(why: String) -> Error {
+    let bench = "round";
+    Error::Wrong { bench, why }
 }
 
 fn print_line(with_time: &RoundRow<'_>, head: bool) -> Result<(), Error> {

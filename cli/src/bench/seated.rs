@@ -85,6 +85,7 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
         Name::Push,
         Name::Cc,
         Name::Channel,
+        Name::Round,
         Name::Startup,
     ];
     let is_ring = name == Name::Ring && args.seat == Seat::Minirank;
@@ -94,8 +95,8 @@ pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     }
     if !has.contains(&name) && !is_ring {
         let why = format!(
-            "{} has no --seat {seat}; histo, a2a, push, cc, channel and startup have, ring has \
-             minirank",
+            "{} has no --seat {seat}; histo, a2a, push, cc, channel, round and startup have, \
+             ring has minirank",
             text(name)
         );
         return Err(Error::Shape(why));
