@@ -9,9 +9,11 @@ use std::task::{Context, Wake, Waker};
 
 use shuttle::sync::Barrier;
 use trihop_loom_tests::shuttled::explore_jobs;
+use trihop_shuffle::channel::{Return, Timeout};
 use trihop_shuffle::threaded::{Job, Shuffle};
 use trihop_shuffle::{
-    Contributors, End, Options, Plain, Queues, Rank, Reduce, Shares, ShimOptions, StreamOptions,
+    ChannelLimits, Contributors, End, Options, Plain, Queues, Rank, Reduce, Shares, ShimOptions,
+    StreamOptions,
 };
 use trihop_transport::bootstrap::{Allgather, Custom, Launcher};
 use trihop_transport::sync::{Arc, Condvar, Mutex, thread};
@@ -246,6 +248,55 @@ fn threads_that_flush_the_same_record_end_both() {
                 }
             }
             drop((shuffle, step));
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// A fence calls the handler of its stream, and the delivery thread that of another one.
+#[test]
+fn a_fence_of_one_stream_keeps_no_handler_of_another_waiting() {
+    explore_jobs(|| {
+        run(2, |job| {
+            let (shuffle, heard) = listening(&job, tiny());
+            let other = Arc::new(Heard::default());
+            let keep = Arc::clone(&other);
+            let beside = job
+                .shuffle("beside")
+                .options(tiny())
+                .handler(move |message, _| keep.add(message.kind))
+                .open()
+                .unwrap();
+            send_all(&job, &beside);
+            send_all(&job, &shuffle);
+            shuffle.fence().unwrap();
+            heard.check();
+            other.wait_for(RECORDS as usize);
+            other.check();
+            drop((shuffle, beside));
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// One thread waits for a message, which another one of its process sends: nothing rings for it.
+#[test]
+fn a_get_hears_of_a_message_of_another_thread() {
+    explore_jobs(|| {
+        run(1, |job| {
+            let channels = job.channels("between threads").open().unwrap();
+            let inbox = channels.create(ChannelLimits::default()).unwrap();
+            let sender = thread::spawn({
+                let outbox = channels.attach(&inbox.descriptor()).unwrap();
+                move || {
+                    let (when, timeout) = (Return::WhenReceived, Timeout::Never);
+                    outbox.send(7, b"news", when, timeout).unwrap();
+                }
+            });
+            assert_eq!(inbox.get(Timeout::Never).unwrap().kind, 7);
+            sender.join().unwrap();
+            drop(inbox);
+            channels.shutdown().unwrap();
             job.shutdown().unwrap();
         });
     });

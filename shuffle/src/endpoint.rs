@@ -36,7 +36,6 @@ use crate::engine::{Inbound, StreamState};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::member::Members;
-use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
@@ -561,13 +560,6 @@ impl Engine {
                 .link
                 .as_deref_mut()
                 .is_some_and(|link| !link.try_wait())
-    }
-
-    /// Whether somebody waits for room that nobody has asked for: since it was asked for, somebody
-    /// else has taken the room that came.
-    pub fn has_unasked_wish(&self) -> bool {
-        self.open_streams()
-            .any(|(_, out)| out.queues.lanes.iter().any(LaneQueue::has_unasked_wish))
     }
 
     /// Whether the next round may send on what the last one has seen come.

@@ -39,7 +39,7 @@ pub use std::thread::sleep;
 #[cfg(trihop_shuttle)]
 pub use std::cell::UnsafeCell;
 
-pub use std::sync::{Once, OnceLock, PoisonError};
+pub use std::sync::{Once, OnceLock, PoisonError, TryLockError};
 
 /// A lock for statics, which outlive every model.
 pub use std::sync::Mutex as StaticMutex;

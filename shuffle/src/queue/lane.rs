@@ -174,13 +174,6 @@ impl LaneQueue {
         }
     }
 
-    /// Whether something waits for space that the consumer was not asked for: what was asked for
-    /// ended when another frame took the room that came.
-    pub fn has_unasked_wish(&self) -> bool {
-        let is_unasked = |producer: &Producer| !producer.wants_space();
-        self.wanted_bytes > 0 && self.producer.as_ref().is_some_and(is_unasked)
-    }
-
     /// Asks the consumer to ring at its next release.
     pub fn want_release(&mut self) {
         if let Some(producer) = &mut self.producer {

@@ -21,6 +21,7 @@ use super::Seating;
 use crate::config::{Options, StreamOptions};
 use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
+use crate::job::JobState;
 use crate::{Contributors, Job, Rank, State};
 
 /// Long enough for a machine that does much else.
@@ -171,6 +172,25 @@ fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
     job.shutdown().unwrap();
     assert!(!is_open(&copy));
     assert!(matches!(copy.push(Rank(0), 1), Err(Error::Closed(_))));
+}
+
+/// Nothing rings for what only time sends on.
+#[test]
+fn who_sleeps_beside_what_waits_for_time_naps() {
+    let sum = Cell::new(0);
+    let options = Options {
+        launcher: Some(Launcher::Single),
+        ..Options::default()
+    };
+    let job = Job::start(options).unwrap();
+    let stream = adding(&job, "items", &sum);
+    let naps = || job.seat().look(JobState::prepare_to_sleep).unwrap();
+    assert!(!naps());
+    stream.push(Rank(0), 1).unwrap();
+    assert!(naps());
+    stream.fence().unwrap();
+    assert!(!naps());
+    job.shutdown().unwrap();
 }
 
 #[test]

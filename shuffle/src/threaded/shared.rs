@@ -258,7 +258,6 @@ impl SharedEngine {
                     };
                     let slept;
                     (turn, slept) = self.sleep(turn, park, looking.next_nap());
-                    self.tell_all(&mut turn);
                     if slept.is_err() {
                         break;
                     }
@@ -280,14 +279,10 @@ impl SharedEngine {
         nap: Duration,
     ) -> (Turn<'a>, Result<()>) {
         let timed = turn.job.prepare_to_sleep();
-        if std::mem::take(&mut turn.newcomer) {
-            turn.wake_all();
-        }
         let begun = turn.job.engine.trace.begin();
         let mut turn = Some(turn);
         let stay_awake = || {
-            let awake =
-                self.is_stopping() || turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
+            let awake = turn.as_mut().is_some_and(|turn| turn.job.must_stay_awake());
             if let Some(mut turn) = turn.take_if(|_| !awake) {
                 turn.sleep = if timed { Sleep::Nap } else { Sleep::Deep };
             }
@@ -355,12 +350,7 @@ impl SharedEngine {
     }
 
     /// A caller has nothing to do: it sleeps for the job, or leaves that to who does already.
-    fn park_caller<'a>(
-        &'a self,
-        mut turn: Turn<'a>,
-        looking: &mut Looking,
-        unknown: &mut bool,
-    ) -> Turn<'a> {
+    fn park_caller<'a>(&'a self, mut turn: Turn<'a>, looking: &mut Looking) -> Turn<'a> {
         if let Some(park) = turn.park.take() {
             turn.caller_sleeps = true;
             // Where it fails, the next look at the job says so.
@@ -368,13 +358,16 @@ impl SharedEngine {
             turn.caller_sleeps = false;
             return turn;
         }
-        if turn.sleep == Sleep::Awake {
-            turn.newcomer = true;
-        } else if !turn.caller_sleeps
-            || std::mem::take(unknown)
-            || turn.job.engine.has_unasked_wish()
-        {
-            self.wake_from(&mut turn, Sleep::Nap);
+        // As who sleeps: what is waited for here rings from now on, or is seen.
+        let timed = turn.job.prepare_to_sleep();
+        self.doorbell.announce_sleep();
+        if turn.job.must_stay_awake() {
+            return turn;
+        }
+        match turn.caller_sleeps {
+            true if timed => self.wake_from(&mut turn, Sleep::Deep),
+            true => {}
+            false => self.wake_from(&mut turn, Sleep::Nap), // the progress thread makes room
         }
         turn.sit_out(LOOK_AROUND);
         looking.slept();
@@ -448,8 +441,6 @@ impl SharedEngine {
             .unwrap_or_else(|| Looking::new(self.spin));
         looking.reset();
         let mut patience = Patience::default();
-        // Whether who sleeps for the job may do so without knowing what is waited for here.
-        let mut unknown = true;
         // First whether it is done, then whether the job has failed: who has got what this waits
         // for may end at once, and is no failure of this call.
         let outcome = loop {
@@ -466,7 +457,6 @@ impl SharedEngine {
             {
                 self.aside(&mut turn, &mut waiting, || helping.hand_out());
                 looking.reset();
-                unknown = true;
                 continue;
             }
             let worked = match self.round(&mut turn) {
@@ -487,7 +477,6 @@ impl SharedEngine {
             }
             if worked {
                 looking.reset();
-                unknown = true;
                 self.tell_all(&mut turn);
                 turn.give_way();
                 continue;
@@ -500,7 +489,7 @@ impl SharedEngine {
                 Step::Park if !sleeps => break Ok(None),
                 Step::Park => {
                     helping.iter_mut().for_each(|helping| helping.attend(false));
-                    turn = self.park_caller(turn, &mut looking, &mut unknown);
+                    turn = self.park_caller(turn, &mut looking);
                     helping.iter_mut().for_each(|helping| helping.attend(true));
                 }
             }

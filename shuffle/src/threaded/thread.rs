@@ -10,7 +10,7 @@ use std::time::Duration;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::park::Gauge;
 use trihop_transport::ring::Bell;
-use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc, thread, thread_local};
+use trihop_transport::sync::{Mutex, MutexGuard, TryLockError, mpsc, thread, thread_local};
 
 use super::seat::{Deliver, Threaded};
 use super::usage::ThreadUse;
@@ -315,8 +315,13 @@ impl Server {
         });
     }
 
+    /// Of whoever has taken deliveries, who is one.
     fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.streams.try_lock() {
+            Ok(streams) => streams,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => unreachable!("two have taken deliveries"),
+        }
     }
 
     fn hand_out(&self, slot: usize, chunk: &mut Chunk) {

@@ -92,9 +92,6 @@ pub(super) struct Guarded {
     pub stand_by: StandBy,
     /// Callers that wait, have left progress to another one, and sleep.
     pub sitting: u32,
-    /// One went to sit out while who looks after the job was awake: what it waits for may have come
-    /// before that thread wants to hear of it.
-    pub newcomer: bool,
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     pub relieved: bool,
@@ -122,7 +119,6 @@ impl Guarded {
             sleep: Sleep::Awake,
             stand_by: StandBy::No,
             sitting: 0,
-            newcomer: false,
             relieved: false,
             caller_sleeps: false,
             looking: None,

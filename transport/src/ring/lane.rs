@@ -147,11 +147,6 @@ impl Producer {
         self.writer.want_space();
     }
 
-    /// Whether [`want_space`](Self::want_space) is in force.
-    pub fn wants_space(&self) -> bool {
-        self.writer.wants_space()
-    }
-
     /// Whether a frame of `bytes` has room now; looks at the consumer's position if need be.
     #[inline]
     pub fn has_room(&mut self, bytes: usize) -> bool {

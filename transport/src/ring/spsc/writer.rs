@@ -217,11 +217,6 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
         fence(O::WANT_FENCE);
     }
 
-    /// Whether [`want_space`](Self::want_space) is in force.
-    pub fn wants_space(&self) -> bool {
-        self.wants_space
-    }
-
     /// Whether a frame of `bytes` has room now. A lane in its nursery has, because it can grow.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         if self.area == Area::Nursery || self.fit(bytes).is_some() {
