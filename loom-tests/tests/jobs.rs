@@ -209,10 +209,12 @@ struct Dawdler;
 
 impl Wake for Dawdler {
     fn wake(self: std::sync::Arc<Self>) {
-        for _ in 0..100 {
-            thread::yield_now();
-        }
+        dawdle();
     }
+}
+
+fn dawdle() {
+    (0..100).for_each(|_| thread::yield_now());
 }
 
 /// Two threads wait for the same record to be taken, while the progress thread is awake and does
@@ -264,7 +266,10 @@ fn a_fence_of_one_stream_keeps_no_handler_of_another_waiting() {
             let beside = job
                 .shuffle("beside")
                 .options(tiny())
-                .handler(move |message, _| keep.add(message.kind))
+                .handler(move |message, _| {
+                    dawdle();
+                    keep.add(message.kind);
+                })
                 .open()
                 .unwrap();
             send_all(&job, &beside);
@@ -297,6 +302,42 @@ fn a_get_hears_of_a_message_of_another_thread() {
             sender.join().unwrap();
             drop(inbox);
             channels.shutdown().unwrap();
+            job.shutdown().unwrap();
+        });
+    });
+}
+
+/// One thread waits for a message and sleeps for the job, while another one waits for room: it says
+/// that itself.
+#[test]
+fn a_send_finds_room_beside_a_thread_that_waits_for_something_else() {
+    explore_jobs(|| {
+        run(2, |job| {
+            let channels = job.channels("between threads").open().unwrap();
+            let (shuffle, heard) = listening(&job, tiny());
+            if job.rank() == Rank(0) {
+                let inbox = channels.create(ChannelLimits::default()).unwrap();
+                let sender = thread::spawn({
+                    let outbox = channels.attach(&inbox.descriptor()).unwrap();
+                    move || {
+                        send_all(&job, &shuffle);
+                        shuffle.flush(Queues::ORIGIN).unwrap();
+                        let (when, timeout) = (Return::WhenReceived, Timeout::Never);
+                        outbox.send(7, b"all is sent", when, timeout).unwrap();
+                        (job, shuffle)
+                    }
+                });
+                assert_eq!(inbox.get(Timeout::Never).unwrap().kind, 7);
+                drop(inbox);
+                let (job, shuffle) = sender.join().unwrap();
+                channels.shutdown().unwrap();
+                drop(shuffle);
+                job.shutdown().unwrap();
+                return;
+            }
+            heard.wait_for(RECORDS as usize);
+            channels.shutdown().unwrap();
+            drop(shuffle);
             job.shutdown().unwrap();
         });
     });

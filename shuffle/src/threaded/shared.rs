@@ -292,6 +292,7 @@ impl SharedEngine {
         let slept = park.sleep_for(&self.doorbell, timeout, stay_awake);
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
+        turn.wake_all(); // what has rung may be for one who sits out, and nothing that moves here
         turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         turn.park = Some(park);
