@@ -3,11 +3,16 @@
 //! all of its messages, and none of the next; of that a fence, or a thread that calls the handler,
 //! may have brought some.
 
+#![allow(
+    clippy::disallowed_types,
+    reason = "atomics come from `transport::sync`, as they should"
+)]
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 use trihop::over::{Job, Untyped};
+use trihop::transport::sync::{AtomicU64, Ordering::Relaxed};
 use trihop::{DetailedStats, DumpOutput, End, Options, Rank, Reduce, Seat, threaded};
 
 use super::row::{self, Case, Row};
