@@ -63,6 +63,8 @@ fn word(source: u32, target: u32, round: u64) -> u64 {
 struct RoundRow<'a> {
     #[serde(flatten)]
     row: &'a Row,
+    /// `inline`, `threaded`, `minirank` or `agent`.
+    seat: String,
     /// How the ranks find out that a round is over: `round` or `fence`.
     end: String,
     /// Rounds of a repetition.
@@ -198,6 +200,7 @@ where
     };
     let row = row::combine(session.args, job, &case, &reps)?;
     let with_time = RoundRow {
+        seat: super::text(session.args.seat),
         end: end.to_string(),
         rounds,
         us_per_round: row.seconds * 1e6 / rounds as f64,

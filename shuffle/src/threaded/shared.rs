@@ -365,10 +365,8 @@ impl SharedEngine {
         if turn.job.must_stay_awake() {
             return turn;
         }
-        match turn.caller_sleeps {
-            true if timed => self.wake_from(&mut turn, Sleep::Deep),
-            true => {}
-            false => self.wake_from(&mut turn, Sleep::Nap), // the progress thread makes room
+        if timed {
+            self.wake_from(&mut turn, Sleep::Deep); // naps are shorter
         }
         turn.sit_out(LOOK_AROUND);
         looking.slept();
