@@ -149,7 +149,7 @@ impl ItemType {
             return self.whole(View::of_bytes(object)?);
         }
         let array = match is_sequence(object) {
-            true => numpy(py)?.call_method1(intern!(py, "array"), (object, base))?,
+            true => self.array_of(object)?,
             false => as_array(object)?,
         };
         let found = array.getattr(intern!(py, "dtype"))?;
@@ -182,6 +182,29 @@ impl ItemType {
             return Err(PyValueError::new_err(why));
         }
         View::of_array(&array)
+    }
+
+    /// A list as an array of items. Numpy cuts off what follows the point where these are integers:
+    /// that is refused.
+    fn array_of<'py>(&self, list: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = list.py();
+        let (numpy, base) = (numpy(py)?, self.base.bind(py));
+        let kind_of = |dtype: &Bound<'py, PyAny>| -> PyResult<String> {
+            dtype.getattr(intern!(py, "kind"))?.extract()
+        };
+        if matches!(kind_of(base)?.as_str(), "b" | "i" | "u") {
+            let found = numpy.call_method1(intern!(py, "array"), (list,))?;
+            let dtype = found.getattr(intern!(py, "dtype"))?;
+            let size: usize = found.getattr(intern!(py, "size"))?.extract()?;
+            if size > 0 && matches!(kind_of(&dtype)?.as_str(), "f" | "c") {
+                let why = format!(
+                    "items of {dtype}, and the stream has items of {}",
+                    self.dtype
+                );
+                return Err(PyTypeError::new_err(why));
+            }
+        }
+        numpy.call_method1(intern!(py, "array"), (list, base))
     }
 
     /// Refuses what are not whole items.

@@ -10,7 +10,7 @@ use trihop::channel::{self, ChannelKind, Descriptor, Poll, Received, Return};
 use trihop::threaded;
 
 use crate::array::View;
-use crate::detached::Detached;
+use crate::detached::{Detached, Ended};
 use crate::error::{Failure, of_call};
 use crate::request::{Request, timeout_of, triple};
 
@@ -19,12 +19,16 @@ use crate::request::{Request, timeout_of, triple};
 #[pyclass(frozen, module = "trihop")]
 pub struct Channels {
     channels: Detached<threaded::Channels>,
+    ended: Ended,
 }
 
 impl Channels {
     pub fn over(channels: threaded::Channels) -> Self {
         let channels = Detached::new(channels);
-        Self { channels }
+        Self {
+            channels,
+            ended: Ended::default(),
+        }
     }
 }
 
@@ -111,7 +115,8 @@ impl Channels {
 
     /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| threaded::Channels::clone(&self.channels).shutdown());
+        let close = || threaded::Channels::clone(&self.channels).shutdown();
+        let closed = py.detach(|| self.ended.once(close));
         Ok(closed.map_err(Failure::from)?)
     }
 }

@@ -1,10 +1,25 @@
 //! What of the library's is dropped without Python's lock.
 
 use std::ops::Deref;
+use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
 use crate::handler;
+
+/// What is ended once: ends that come again do nothing, as of Python's own files.
+#[derive(Default)]
+pub struct Ended(OnceLock<()>);
+
+impl Ended {
+    pub fn once<E>(&self, end: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        if self.0.get().is_none() {
+            end()?;
+            self.0.get_or_init(|| ());
+        }
+        Ok(())
+    }
+}
 
 /// A handle that an object of Python's owns. The last handle of a job waits for the delivery
 /// threads as it goes, and these wait for Python's lock: who drops it lets go of the lock.

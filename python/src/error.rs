@@ -178,6 +178,7 @@ fn raised(error: &trihop::Error) -> PyErr {
         Engine::TimedOut(_) => Timeout::new_err(text),
         Engine::Closed(_) | Engine::ChannelClosed { .. } => Closed::new_err(text),
         Engine::Misuse { .. }
+        | Engine::NoElement { .. }
         | Engine::Nested(_)
         | Engine::Rank { .. }
         | Engine::TooLarge { .. }

@@ -10,7 +10,7 @@ use trihop::threaded::Untyped;
 use trihop::{Arrival, ConveyorState, End, Error, Rank};
 
 use crate::array::Targets;
-use crate::detached::Detached;
+use crate::detached::{Detached, Ended};
 use crate::error::{Failure, SIGNALS_EVERY, check_signals};
 
 /// Targets that are looked at before their items are sent.
@@ -93,6 +93,7 @@ pub struct Inbox<S: Send> {
     /// What arrives is handed to that, and nothing is kept here.
     has_handler: bool,
     state: Detached<Mutex<State<S>>>,
+    ended: Ended,
 }
 
 struct State<S> {
@@ -166,6 +167,7 @@ impl<S: Store> Inbox<S> {
             held_bytes,
             has_handler,
             state: Detached::new(Mutex::new(state)),
+            ended: Ended::default(),
         }
     }
 
@@ -249,9 +251,11 @@ impl<S: Store> Inbox<S> {
     }
 
     pub fn close(&self) -> Result<(), Failure> {
-        self.with_room(|| Untyped::clone(&self.untyped).shutdown())?;
-        drop(self.state().all());
-        Ok(())
+        self.ended.once(|| {
+            self.with_room(|| Untyped::clone(&self.untyped).shutdown())?;
+            drop(self.state().all());
+            Ok(())
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
 
 use crate::array::{ItemType, Numbers, View};
 use crate::channel::{Channels, Kept, named};
-use crate::detached::Detached;
+use crate::detached::{Detached, Ended};
 use crate::error::Failure;
 use crate::handler;
 use crate::inbox::{Inbox, Store};
@@ -30,6 +30,7 @@ use crate::stream::{Shuffle, Stream};
 pub struct Job {
     job: Detached<threaded::Job>,
     options: Options,
+    ended: Ended,
 }
 
 /// Takes the logs of the engine, once.
@@ -55,6 +56,7 @@ impl Job {
         Ok(Self {
             job: Detached::new(job),
             options: chosen,
+            ended: Ended::default(),
         })
     }
 
@@ -309,10 +311,11 @@ impl Job {
         py.detach(|| self.job.abort(status, why))
     }
 
-    /// Leaves the job, once all ranks do and all that was sent has arrived. Collective. Calls from
-    /// then on raise `Closed`.
+    /// Leaves the job, once all ranks do and all that was sent has arrived. Collective. Other calls
+    /// raise `Closed` from then on.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = py.detach(|| threaded::Job::clone(&self.job).shutdown());
+        let end = || threaded::Job::clone(&self.job).shutdown();
+        let ended = py.detach(|| self.ended.once(end));
         Ok(ended.map_err(Failure::from)?)
     }
 }

@@ -57,6 +57,17 @@ def test_items_of_any_type_of_one_size(opened, dtype):
     assert stream.dtype == dtype
 
 
+def test_lists_of_floats_are_no_integers(opened):
+    stream = opened("i8")
+    for items in ([1.5, 2.0], (1.5,), [1j]):
+        with pytest.raises(TypeError, match="the stream has items of int64"):
+            stream.push_block(0, items)
+    stream.push_block(0, [])
+    assert echo(stream, [1, 2, True]).tolist() == [1, 2, 1]
+    assert echo(opened("f8"), [1, 2.5]).tolist() == [1, 2.5]
+    assert echo(opened("u8"), [2**64 - 1]).tolist() == [2**64 - 1]
+
+
 def test_rows_of_tables(opened):
     dtype = np.dtype([("key", "i8"), ("name", "S6"), ("at", "f4", (2,))])
     rows = np.zeros(100, dtype)

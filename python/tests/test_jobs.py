@@ -117,6 +117,30 @@ with trihop.Job() as job:
     )
 
 
+def test_ends_that_come_again_do_nothing(program, shape):
+    program(
+        """
+import trihop
+
+with trihop.Job() as job:
+    stream = job.stream("items", "u8")
+    shuffle = job.shuffle("records")
+    channels = job.channels("channels")
+    for _ in range(2):
+        stream.close()
+        shuffle.close()
+        channels.close()
+    try:
+        stream.round()
+    except trihop.Closed:
+        job.shutdown()
+job.shutdown()
+print("ended")
+""",
+        shape,
+    )
+
+
 def test_records_of_any_length_come_in_order(program, shape):
     program(
         """

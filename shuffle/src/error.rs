@@ -1,6 +1,7 @@
 //! What can go wrong in a shuffle, one variant per thing that a caller does differently about it.
 
 use std::any::Any;
+use std::fmt;
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::protocol::wire::BadRun;
@@ -16,12 +17,15 @@ macro_rules! declare {
         /// Why a call on a job, shuffle or stream did not do what it says.
         ///
         /// What has ended a job is told by every later call on it.
-        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        #[derive(Clone, PartialEq, Eq, thiserror::Error)]
         #[non_exhaustive]
         pub enum Error {
             /// No room now, or nothing to take; nothing was taken. Poll (and, without a handler,
             /// take deliveries), then try again.
-            #[error("there is no room to send now, or nothing to take; poll and try again")]
+            #[error(
+                "there is no room to send now, or nothing to take; poll, take what has come where no \
+                 handler does, and try again"
+            )]
             WouldBlock,
             /// A destination outside the job.
             #[error("rank {rank} does not exist in a job of {size} ranks")]
@@ -71,6 +75,17 @@ macro_rules! declare {
                 /// What they may take.
                 limit_bytes: usize,
             },
+            /// An item has come for an element of an array that no rank has: the job ends.
+            #[error(
+                "rank {rank} has sent an item for element {key} of an array, and no rank has that: the key is wrong, \
+                 or the element is gone"
+            )]
+            NoElement {
+                /// Who has sent it, or has sent it on.
+                rank: u32,
+                /// The key of the element.
+                key: u64,
+            },
             /// There is no memory for a record. From a send: nothing was taken. From any other
             /// call: one that arrived could not be put together or kept, and the job cannot go on.
             #[error("no memory for a record of {bytes} bytes")]
@@ -81,8 +96,8 @@ macro_rules! declare {
             /// A call that waits or polls, from inside a handler, or one that waits from what is called
             /// at the end of a step.
             #[error(
-                "{0} cannot be called inside a handler, a `take` or a call at the end of a step, nor with an open \
-                 reservation"
+                "{0} cannot be called inside a handler (which sends by its outbox), a `take` or a call at the end of \
+                 a step, nor with an open reservation"
             )]
             Nested(&'static str),
             /// The stream, or the whole job, was shut down.
@@ -184,6 +199,14 @@ macro_rules! declare {
             $($(#[$about])+ $name { $($(#[$what])+ $field: $type,)+ },)+
         }
 
+        /// The sentence that [`Display`](fmt::Display) gives: it is what a `main` shows that returns
+        /// an error, and `unwrap`.
+        impl fmt::Debug for Error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
         impl From<TransportError> for Error {
             fn from(error: TransportError) -> Self {
                 match error {
@@ -252,6 +275,7 @@ impl Error {
                 bytes,
                 limit_bytes: limit,
             },
+            BadRun::Element(key) => Self::NoElement { rank, key },
             why => Self::bad_peer(rank, why),
         }
     }

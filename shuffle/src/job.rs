@@ -36,7 +36,7 @@ use directory::Directory;
 use lives::Lives;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
-pub(crate) use parked::{Awaited, Way};
+pub(crate) use parked::{Awaited, Way, wake_each};
 pub(crate) use patience::Patience;
 pub(crate) use start::{Started, detect};
 pub(crate) use stop::Stop;
@@ -89,6 +89,8 @@ pub(crate) struct JobState {
     pub timed_waits: u32,
     /// How long a call may wait before the log says so.
     pub patience_ns: u64,
+    /// A wait was so long that the user was told, whoever takes logs.
+    has_complained: bool,
     /// Wakes the thread that sleeps for this rank.
     pub bell: Arc<Bell>,
     /// What others on this machine see of it.

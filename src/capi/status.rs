@@ -87,7 +87,10 @@ impl trihop_status_t {
             TRIHOP_ERR_TOO_LARGE,
             c"the record is longer than max_message_bytes, or than its channel allows",
         ),
-        (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
+        (
+            TRIHOP_ERR_NESTED,
+            c"this cannot be called inside a handler, which sends by its outbox",
+        ),
         (
             TRIHOP_ERR_CLOSED,
             c"the job, the stream or the channel is shut down",
@@ -157,7 +160,7 @@ impl trihop_status_t {
             Error::AgentDead { .. } => TRIHOP_ERR_AGENT_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
-            Error::Misuse { .. } => TRIHOP_ERR_MISUSE,
+            Error::Misuse { .. } | Error::NoElement { .. } => TRIHOP_ERR_MISUSE,
             _ => TRIHOP_ERR_OTHER,
         }
     }

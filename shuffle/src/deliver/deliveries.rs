@@ -33,6 +33,8 @@ struct Slots {
     next: usize,
     /// Somebody has taken something, and is not through with it.
     busy: bool,
+    /// It was a caller who has taken something last.
+    helped: bool,
 }
 
 impl Slots {
@@ -87,6 +89,7 @@ impl Deliveries {
             pending: Vec::new(),
             next: 0,
             busy: false,
+            helped: false,
         }))
     }
 
@@ -124,13 +127,17 @@ impl Deliveries {
         })
     }
 
-    /// Has the delivery thread make a call, before what waits for handlers; false where it has
-    /// ended, or is about to.
-    pub fn call(&self, call: Call) -> bool {
+    /// Has the delivery thread make a call, before what waits for handlers.
+    ///
+    /// # Errors
+    /// The call, where the thread has ended, or is about to.
+    pub fn call(&self, call: Call) -> Result<(), Call> {
+        let mut call = Some(call);
         self.0.post(|slots| {
-            slots.calls.push_back(call);
+            slots.calls.extend(call.take());
             Content::Enough
-        })
+        });
+        call.map_or(Ok(()), Err)
     }
 
     /// The delivery thread: sleeps until there is something to do, and takes what it is done with;
@@ -147,20 +154,23 @@ impl Deliveries {
             }
             let next = slots.next(chunk, late);
             slots.busy = matches!(next, Mail::Taken(_));
+            slots.helped &= !slots.busy;
             next
         })
     }
 
     /// As [`Deliveries::next`], for a caller that waits for the stream with this number and does
-    /// not sleep for it: whether there is a chunk to be handed to its handler.
+    /// not sleep for it: whether there is a chunk to be handed to its handler. Where the thread has
+    /// something of another stream, callers and the thread take turns.
     pub fn take_of(&self, slot: usize, chunk: &mut Chunk) -> bool {
         self.0.with(|slots| {
-            let may = !slots.busy && slots.calls.is_empty();
+            let is_next = !slots.helped || slots.content() != Content::Enough;
+            let may = !slots.busy && slots.calls.is_empty() && is_next;
             let pending = slots.pending[slot].as_mut().filter(|_| may);
             let pending = pending.filter(|of| of.wanted() == Content::Enough);
             if let Some(pending) = pending.filter(|of| !of.queue.is_empty()) {
                 pending.take(chunk);
-                slots.busy = true;
+                (slots.busy, slots.helped) = (true, true);
             }
             (!chunk.entries.is_empty(), Content::Nothing)
         })
@@ -291,5 +301,52 @@ impl Pending {
         } else {
             Content::Enough
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deliver::LongBytes;
+
+    #[test]
+    fn a_caller_that_waits_and_the_thread_take_turns_where_it_has_other_streams() {
+        let options = StreamOptions::default();
+        let record = Delivery::Record {
+            source: 0,
+            kind: 0,
+            bytes: LongBytes::Lent(b"abc"),
+        };
+        let deliveries = Deliveries::new();
+        let filled = |records: u32| {
+            let slot = deliveries.insert(Pending::new(&options, 1));
+            deliveries.with(slot, |pending| {
+                (0..records).for_each(|_| pending.push(&record).unwrap());
+                ((), pending.content())
+            });
+            slot
+        };
+        let (helped, other) = (filled(3), filled(1));
+        deliveries.attend(helped, true);
+        let mut chunk = Chunk::default();
+        let mut takes = || {
+            let takes = deliveries.take_of(helped, &mut chunk);
+            if takes {
+                chunk.entries.clear();
+                deliveries.give_back();
+            }
+            takes
+        };
+        assert!(takes(), "the first time");
+        assert!(!takes(), "the other stream waits");
+        let mut theirs = Chunk::default();
+        match deliveries.next(&mut theirs, false) {
+            Some(NextDelivery::Deliver(slot)) => assert_eq!(slot, other),
+            _ => panic!("nothing for the thread"),
+        }
+        assert!(!takes(), "the thread is not through");
+        deliveries.give_back();
+        assert!(takes() && takes(), "nothing else waits");
+        assert!(!takes(), "nothing is left");
     }
 }

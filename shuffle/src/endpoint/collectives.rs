@@ -106,6 +106,20 @@ impl Engine {
         Ok(worked)
     }
 
+    /// What is called by collectives of this number, in words.
+    pub fn collectives_of(&self, channel: u16) -> String {
+        let of = |state: &&StreamState| state.id == channel && channel != SYSTEM_STREAM;
+        match channel {
+            FENCES => "a fence of all streams".to_owned(),
+            APART => "the opening or the end of a stream, by a thread".to_owned(),
+            _ => match self.open_streams().map(|(state, _)| state).find(of) {
+                Some(state) => format!("a fence, a barrier or the end of a step of `{}`", state.name),
+                None => "a collective call of the job: a barrier, a reduction, the opening of a stream, or the end"
+                    .to_owned(),
+            },
+        }
+    }
+
     /// What the job's own stream sends, once that is open.
     fn system(&self) -> Option<&Outbound> {
         self.open.first().map(|&system| &self.outs[system])

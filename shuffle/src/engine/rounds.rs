@@ -2,6 +2,8 @@
 //! hears which edges into the rank were marked, and says what is to be done next, and what has to
 //! wait. [`crate::terminate::round`] says what a round is, and does it.
 
+use trihop_transport::topology::EndpointId;
+
 use crate::queue::Input;
 use crate::route::{JobRoute, Stage};
 
@@ -39,8 +41,9 @@ enum Done {
 /// the round has come.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rounds {
-    /// What follows on these waits for the end of the round here; by input, as many as have had one.
-    marked: Vec<bool>,
+    /// Whose edges they are: what follows on them waits for the end of the round here. By input, as
+    /// many as have had one.
+    marked: Vec<Option<(Stage, EndpointId)>>,
     /// Any has.
     any: bool,
     /// By stage, how many they are.
@@ -69,7 +72,7 @@ impl Rounds {
             && self
                 .marked
                 .get(input.0 as usize)
-                .is_some_and(|&marked| marked)
+                .is_some_and(Option::is_some)
     }
 
     /// Whether any mark of the present one has come.
@@ -77,15 +80,15 @@ impl Rounds {
         self.any
     }
 
-    /// The mark of an edge of this stage has come.
-    pub fn hear(&mut self, stage: Stage, input: Input) {
+    /// The mark of an edge of this stage has come, from there.
+    pub fn hear(&mut self, stage: Stage, input: Input, from: EndpointId) {
         let at = input.0 as usize;
         if self.marked.len() <= at {
-            self.marked.resize(at + 1, false);
+            self.marked.resize(at + 1, None);
         }
         self.any = true;
-        let before = std::mem::replace(&mut self.marked[at], true);
-        self.heard[stage.index()] += u32::from(!before);
+        let before = self.marked[at].replace((stage, from));
+        self.heard[stage.index()] += u32::from(before.is_none());
     }
 
     /// How many edges of a stage have had theirs.
@@ -101,6 +104,16 @@ impl Rounds {
         let mut stages = (1..).map(Stage::numbered).zip(counts);
         let (stage, (&heard, &edges)) = stages.find(|(_, (heard, edges))| heard != edges)?;
         Some((stage, heard, edges))
+    }
+
+    /// Who has marked an edge into here.
+    pub fn heard_from(&self) -> impl Iterator<Item = (Stage, EndpointId)> {
+        self.marked.iter().copied().flatten()
+    }
+
+    /// Whether others have ended the round, and this rank has not begun to.
+    pub fn is_behind(&self) -> bool {
+        self.any && self.done == Done::Nothing
     }
 
     /// What is to be done next; [`Rounds::advance`] once it is.
@@ -151,7 +164,7 @@ impl Rounds {
     /// The round has ended here, and the next one begins.
     pub fn end(&mut self) {
         self.any = false;
-        self.marked.fill(false);
+        self.marked.fill(None);
         self.heard.fill(0);
         self.done = Done::Nothing;
     }

@@ -2,6 +2,7 @@
 //! deliveries. Others count on what has begun here, so it stays until it has ended.
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 
 use super::JobState;
@@ -14,6 +15,16 @@ use crate::terminate::collective::Ticket;
 use crate::terminate::flush::Fence;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
+
+/// Wakes all of them, even where one panics: with that this ends. With nothing in use: they do
+/// whatever they like.
+pub(crate) fn wake_each(woken: Vec<Waker>) {
+    let wake = |waker: Waker| catch_unwind(AssertUnwindSafe(|| waker.wake())).err();
+    let panics: Vec<_> = woken.into_iter().filter_map(wake).collect();
+    if let Some(panic) = panics.into_iter().next() {
+        resume_unwind(panic);
+    }
+}
 
 /// The end of a step, as far as it has come.
 enum Ending {

@@ -1,5 +1,7 @@
 //! Waits that last long: once each, the log says what for.
 
+use trihop_transport::notice;
+
 use super::JobState;
 use crate::engine::reasons::Reasons;
 use crate::observe::WaitNote;
@@ -38,10 +40,15 @@ impl Patience {
 impl JobState {
     /// Why nothing moves that calls wait for: which ranks are awaited, and at which stage messages
     /// are kept. So many are written, and how many there are beside them.
-    pub(super) fn reasons(&self, most: usize) -> Vec<String> {
+    pub fn reasons(&self, most: usize) -> Vec<String> {
         let mut reasons = Reasons::at_most(most);
         for (state, out) in self.engine.open_streams() {
             state.add_reasons(out, &mut reasons);
+        }
+        for (state, _) in self.engine.open_streams() {
+            if let Some(ahead) = Round::ahead(state) {
+                reasons.add(|| format!("`{}`: {ahead}", state.name));
+            }
         }
         let under_way = self.parked.rounds();
         for (state, out) in under_way.filter_map(|id| self.engine.stream(id).ok()) {
@@ -55,14 +62,13 @@ impl JobState {
                 reasons.add(|| format!("`{}`: {missing}", state.name));
             }
         }
-        let awaited = self.engine.collectives.awaited();
-        if !awaited.is_empty() {
-            let ranks: Vec<u32> = awaited.iter().map(|rank| rank.0).collect();
-            reasons.add(|| {
-                format!(
-                    "collectives: ranks {ranks:?}, or ranks behind them, have not joined (a fence, a barrier, the \
-                     opening of a stream or the end of the job)"
-                )
+        for missing in self.engine.collectives.missing() {
+            let what = self.engine.collectives_of(missing.channel);
+            let ranks: Vec<u32> = missing.ranks.iter().map(|rank| rank.0).collect();
+            let who = format!("ranks {ranks:?}, or ranks behind them, have");
+            reasons.add(|| match missing.is_behind {
+                true => format!("{who} come to {what}, and this rank has not"),
+                false => format!("{who} not come to {what}"),
             });
         }
         if reasons.is_empty() {
@@ -73,11 +79,28 @@ impl JobState {
 
     /// Says that a call waits for long, and why.
     #[cold]
-    pub(super) fn warn_of_long_wait(&self, what: &str) {
+    pub(super) fn warn_of_long_wait(&mut self, what: &str) {
         let seconds = self.patience_ns / 1_000_000_000;
         let rank = self.engine.topology.rank().0;
         let why = self.reasons(MOST_REASONS).join("; ");
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
+        // One speaks for all, and those who have not come where others are.
+        if (rank == 0 || self.is_behind()) && !std::mem::replace(&mut self.has_complained, true) {
+            notice::unless_logged(format_args!(
+                "rank {rank} has waited for {what} for {seconds} s: {why}"
+            ));
+        }
+    }
+
+    /// Whether others have come to the end of a step, or to a collective, to which this rank has
+    /// not.
+    fn is_behind(&self) -> bool {
+        let mut missing = self.engine.collectives.missing();
+        missing.any(|missing| missing.is_behind)
+            || self
+                .engine
+                .open_streams()
+                .any(|(state, _)| state.rounds.is_behind())
     }
 }
 

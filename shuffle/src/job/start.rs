@@ -241,6 +241,7 @@ impl JobState {
                     } else {
                         PATIENCE_NS
                     },
+                    has_complained: false,
                     bell: doorbell.bell(),
                     shown: match pages.next() {
                         Some(page) => Shown::on(page, &seen, &secret),

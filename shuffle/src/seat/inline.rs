@@ -5,7 +5,6 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use trihop_transport::park::{Backoff, Step};
@@ -25,7 +24,7 @@ use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
 use crate::error::{Error, Result};
-use crate::job::{JobState, Patience, Started};
+use crate::job::{JobState, Patience, Started, wake_each};
 use crate::queue::window::PushWindow;
 use crate::signal::DumpOutput;
 
@@ -332,7 +331,7 @@ impl<'h> Seating for Inline<'h> {
         Box::new(move |delivery, done, outbox| {
             let mut woken = Vec::new();
             let outcome = handler(delivery, done, outbox, &mut woken);
-            woken.into_iter().for_each(Waker::wake);
+            wake_each(woken);
             outcome
         })
     }

@@ -67,7 +67,9 @@ impl<S: Seating> Handle<S> {
         before: Option<impl FnOnce()>,
     ) -> Result<u64> {
         let keep = at_end.map(|call| self.seat.keep_at_end(&self.of, &self.name, call));
-        let keep = keep.transpose()?;
+        // Where nothing is started it goes with this call, and not with the state in use: it may
+        // own anything.
+        let mut keep = keep.transpose()?;
         if let Some(before) = before {
             let may_start = || {
                 self.seat.with(end_call(end), |job| {
@@ -83,7 +85,7 @@ impl<S: Seating> Handle<S> {
         let start = || {
             self.begin_by(end, |job| {
                 let number = job.start_end(self.id, end, priority, keep.is_some())?;
-                keep.into_iter().for_each(|keep| keep(number));
+                keep.take().into_iter().for_each(|keep| keep(number));
                 Ok(number)
             })
         };

@@ -1,6 +1,7 @@
 //! What only shows in whole jobs on the inline seat.
 
 mod at_once;
+mod behind;
 mod ends;
 mod relays;
 mod steps;

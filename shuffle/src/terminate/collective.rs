@@ -98,6 +98,17 @@ pub(crate) struct Outgoing {
     pub bytes: Vec<u8>,
 }
 
+/// Who has not come to a collective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub channel: u16,
+    /// It is this rank, and others have.
+    pub is_behind: bool,
+    /// One hop away, and speak for others too: who has not come, or, where this rank is behind,
+    /// who has.
+    pub ranks: Vec<Rank>,
+}
+
 const DOWN: u32 = 1 << 8;
 
 #[derive(Debug, Clone, Default)]
@@ -293,25 +304,28 @@ impl Collectives {
         pending.result
     }
 
-    /// Whom the collectives wait for that this rank takes part in: ranks one hop away, which speak
-    /// for others too.
-    pub fn awaited(&self) -> Vec<Rank> {
-        let mut ranks = Vec::new();
-        for pending in self
-            .pending
-            .values()
-            .filter(|p| p.began && p.result.is_none() && p.tally.is_none())
-        {
-            let missing = self
-                .children
-                .iter()
-                .filter(|child| !pending.heard.contains(child));
-            ranks.extend(missing);
-            ranks.extend(self.parent.filter(|_| pending.up_sent));
-        }
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+    /// What is missing of the collectives that are under way.
+    pub fn missing(&self) -> impl Iterator<Item = Missing> {
+        self.pending.iter().filter_map(|(ticket, pending)| {
+            let is_behind = !pending.began;
+            let ranks = match is_behind {
+                true => pending.heard.clone(),
+                false if pending.result.is_some() || pending.tally.is_some() => return None,
+                false => {
+                    let children = self.children.iter().copied();
+                    let missing = children.filter(|child| !pending.heard.contains(child));
+                    missing
+                        .chain(self.parent.filter(|_| pending.up_sent))
+                        .collect()
+                }
+            };
+            let channel = ticket.channel;
+            (!ranks.is_empty()).then_some(Missing {
+                channel,
+                is_behind,
+                ranks,
+            })
+        })
     }
 
     /// The oldest message to be sent.

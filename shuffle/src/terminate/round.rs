@@ -14,6 +14,10 @@
 //!
 //! [`Rounds`](crate::engine::rounds::Rounds) decides all that; here it is done.
 
+use std::collections::HashSet;
+
+use trihop_transport::topology::{EndpointId, Topology};
+
 use crate::engine::StreamState;
 use crate::engine::inbound::Links;
 use crate::engine::outbound::{Gathered, Outbound};
@@ -65,11 +69,27 @@ impl Round {
 
     /// Whose marks are missing here, as text.
     pub fn awaited(state: &StreamState, out: &Outbound) -> Option<String> {
-        let (missing, heard, all) = state.rounds.missing()?;
-        let name = out.queues.route.stage_name(missing);
+        let (stage, heard, all) = state.rounds.missing()?;
+        let route = &out.queues.route;
+        let name = route.stage_name(stage);
+        let of_stage = state.rounds.heard_from().filter(|(of, _)| *of == stage);
+        let heard_from: HashSet<EndpointId> = of_stage.map(|(_, from)| from).collect();
+        let edges = (0..all).map(|number| route.edge_of_all(stage, number));
+        let late = edges.filter(|end| !heard_from.contains(end));
+        let late = names(&state.topology, late, all.saturating_sub(heard));
         Some(format!(
-            "the end of a round: {heard} of {all} edges of stage {name} into this rank have ended it"
+            "the end of a round waits for {late} (stage {name}), or for ranks behind them"
         ))
+    }
+
+    /// Who has ended the round of a stream whose end this rank has not begun, as text.
+    pub fn ahead(state: &StreamState) -> Option<String> {
+        let all = state.rounds.heard_from().count() as u32;
+        let ahead = state.rounds.heard_from().map(|(_, end)| end);
+        state.rounds.is_behind().then(|| {
+            let ahead = names(&state.topology, ahead, all);
+            format!("this rank has not come to the end of a round, others have: {ahead}")
+        })
     }
 
     /// Marks an edge; false while its queue has no room.
@@ -89,5 +109,17 @@ impl Round {
         };
         let count = *self.handed.get_or_insert_with(|| handover.handed());
         handover.has_done(count)
+    }
+}
+
+/// So many of these, by name, as are read at a glance.
+fn names(topology: &Topology, ends: impl Iterator<Item = EndpointId>, all: u32) -> String {
+    const MOST: u32 = 8;
+    let shown = ends.take(MOST as usize);
+    let shown: Vec<_> = shown.map(|end| topology.name_of(end).to_string()).collect();
+    let shown = shown.join(", ");
+    match all.checked_sub(MOST) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
     }
 }

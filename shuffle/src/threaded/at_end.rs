@@ -48,24 +48,38 @@ pub(super) fn guarded(
     })
 }
 
-/// Calls that are to come, and the threads that make them, by the numbers of their steps.
+/// Calls at ends that no thread has yet.
 #[derive(Default)]
-pub(super) struct AtEnds(Mutex<HashMap<u64, (Arc<Deliveries>, AtEnd)>>);
+pub(super) struct AtEnds(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    /// Those that are to come, and the threads that make them, by the numbers of their steps.
+    calls: HashMap<u64, (Arc<Deliveries>, AtEnd)>,
+    /// Those whose thread has ended before: they go where nothing is in use.
+    refused: Vec<AtEnd>,
+}
 
 impl AtEnds {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Arc<Deliveries>, AtEnd)>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the call for the end of a step.
     pub fn keep(&self, number: u64, thread: Arc<Deliveries>, call: AtEnd) {
-        self.lock().insert(number, (thread, call));
+        self.lock().calls.insert(number, (thread, call));
     }
 
     /// The step is over: its thread makes the call; false where nobody makes it any more.
     pub fn hand_over(&self, number: u64) -> bool {
-        let kept = self.lock().remove(&number);
-        kept.is_some_and(|(thread, call)| thread.call(call))
+        let kept = self.lock().calls.remove(&number);
+        let Some((thread, call)) = kept else {
+            return false;
+        };
+        let refused = thread.call(call).err();
+        let is_made = refused.is_none();
+        self.lock().refused.extend(refused);
+        is_made
     }
 
     /// None is made any more.

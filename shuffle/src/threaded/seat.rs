@@ -269,8 +269,8 @@ impl Shared {
             return;
         }
         let (tell, told) = mpsc::channel::<()>();
-        thread.call(Box::new(move || drop(tell)));
-        drop(threads);
+        let refused = thread.call(Box::new(move || drop(tell)));
+        drop((threads, refused));
         let _ = told.recv(); // nothing ever comes; it ends with the call
     }
 

@@ -4,7 +4,6 @@
 #![allow(clippy::disallowed_types)]
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use trihop_transport::park::{Monitor, Step};
@@ -19,7 +18,7 @@ use super::window::ThreadWindow;
 use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
 use crate::error::{Error, Result};
-use crate::job::{JobState, LOOK_AROUND, Patience, Started};
+use crate::job::{JobState, LOOK_AROUND, Patience, Started, wake_each};
 use crate::seat::{NAP, Park, TurnHandler};
 
 /// What the threads of a job share of its engine.
@@ -196,6 +195,7 @@ impl SharedEngine {
         let mut turn = self.take();
         turn.job.fail(error);
         self.spread_failure(&mut turn);
+        turn.wake_woken(); // it may have been the progress thread, which does that else
     }
 
     /// Wakes everybody where the job has failed.
@@ -267,7 +267,7 @@ impl SharedEngine {
         self.tell_all(&mut turn);
         let woken = turn.job.parked.take_woken();
         drop(turn);
-        woken.into_iter().for_each(Waker::wake);
+        wake_each(woken);
     }
 
     /// Sleeps without the turn, until there is something to do; no longer than a `nap` where
@@ -290,12 +290,16 @@ impl SharedEngine {
         };
         let timeout = if timed { nap } else { LOOK_AROUND };
         let slept = park.sleep_for(&self.doorbell, timeout, stay_awake);
+        let stays_awake = turn.is_some();
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
         turn.wake_all(); // what has rung may be for one who sits out, and nothing that moves here
         turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         turn.park = Some(park);
+        if stays_awake {
+            turn.give_way(); // what keeps it awake may last
+        }
         let slept = slept.map_err(|error| {
             let error = turn.job.fail(error);
             self.spread_failure(&mut turn);
@@ -345,7 +349,8 @@ impl SharedEngine {
     /// A caller begins to make progress, for some time: nobody needs to wake the progress thread.
     fn relieve(&self, turn: &mut Turn<'_>) {
         turn.relieved = true;
-        if turn.sleep != Sleep::Awake && !turn.caller_sleeps {
+        // One who sits out has asked to be rung for.
+        if turn.sleep != Sleep::Awake && !turn.caller_sleeps && turn.sitting == 0 {
             self.doorbell.awake();
         }
     }
@@ -363,6 +368,8 @@ impl SharedEngine {
         let timed = turn.job.prepare_to_sleep();
         self.doorbell.announce_sleep();
         if turn.job.must_stay_awake() {
+            turn.wake_all(); // it may be for another one who sits out, and is found once
+            turn.give_way();
             return turn;
         }
         if timed {
@@ -470,7 +477,7 @@ impl SharedEngine {
                 let woken = turn.job.parked.take_woken();
                 helping.iter_mut().for_each(|helping| helping.attend(false));
                 self.aside(&mut turn, &mut waiting, || {
-                    woken.into_iter().for_each(Waker::wake);
+                    wake_each(woken);
                 });
                 helping.iter_mut().for_each(|helping| helping.attend(true));
             }
@@ -497,6 +504,8 @@ impl SharedEngine {
         drop(waiting);
         turn.looking = Some(looking);
         self.hand_on(&mut turn);
+        // Whatever a waker does, the handler is the delivery thread's again.
+        helping.iter_mut().for_each(|helping| helping.attend(false));
         turn.wake_woken();
         outcome
     }

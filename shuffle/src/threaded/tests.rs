@@ -455,6 +455,31 @@ fn who_waits_for_a_handler_calls_it_and_nobody_else_does_meanwhile() {
     job.shutdown().unwrap();
 }
 
+/// What is called at the end of a step that is not started goes where nothing is in use.
+#[test]
+fn what_is_not_called_at_an_end_may_own_what_uses_the_job() {
+    struct Uses(Shuffle, std::sync::mpsc::Sender<bool>);
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            self.1.send(self.0.stats().is_some()).unwrap();
+        }
+    }
+    let job = job();
+    let (shuffle, _) = listening(&job, "steps");
+    let (tell, told) = std::sync::mpsc::channel();
+    shuffle.start(crate::End::Round).unwrap();
+    let uses = Uses(shuffle.clone(), tell);
+    let twice = shuffle
+        .step(crate::End::Fence)
+        .at_end(move |_| drop(uses))
+        .begin();
+    assert!(matches!(twice.map(drop), Err(Error::Misuse { .. })));
+    assert_eq!(told.recv(), Ok(true), "the engine was in use");
+    shuffle.wait().unwrap();
+    drop(shuffle);
+    job.shutdown().unwrap();
+}
+
 #[test]
 fn what_a_handler_owns_may_panic_as_it_goes_and_the_others_are_called_on() {
     struct Panics;

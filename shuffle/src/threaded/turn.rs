@@ -14,7 +14,7 @@ use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Handlers;
-use crate::job::JobState;
+use crate::job::{JobState, wake_each};
 use crate::seat::{NAP, Park, TurnHandler};
 
 /// How who looks after the job sleeps: one thread, with its [`Park`].
@@ -206,7 +206,7 @@ impl<'a> Turn<'a> {
     pub fn wake_woken(&mut self) {
         if self.job.parked.has_woken() {
             let woken = self.job.parked.take_woken();
-            self.unlocked(|| woken.into_iter().for_each(Waker::wake));
+            self.unlocked(|| wake_each(woken));
         }
     }
 

@@ -65,10 +65,7 @@ where
                 let owner = self.owners.of(key);
                 let known = table.elsewhere.get(&key).map(|known| known.rank);
                 let next = known.unwrap_or((owner != outbox.rank()).then_some(owner));
-                let Some(next) = next else {
-                    let why = format!("an item for element {key}, which no rank has");
-                    return Err(no_value(source, why));
-                };
+                let next = next.ok_or(BadRun::Element(key))?;
                 table.late += 1;
                 let sent = outbox.send(next, ITEM, message.bytes);
                 self.elements.keep(table, sent);

@@ -251,7 +251,10 @@ fn ends_by_a_lost_item<S: Seat>(array: over::Array<u64, u64, Plain, S>) {
     array.fence().unwrap();
     array.push(7, &1).unwrap();
     let failed = array.fence().unwrap_err();
-    assert!(matches!(failed, Error::BadPeer { .. }), "{failed:?}");
+    assert!(
+        matches!(failed, Error::NoElement { rank: 0, key: 7 }),
+        "{failed}"
+    );
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
 use crate::face::shuffle::each_message;
+use crate::job::wake_each;
 use crate::seat::TurnHandler;
 
 /// The channels of a job on one rank.
@@ -58,7 +59,7 @@ impl News {
 
     /// Wakes futures, with no lock held.
     pub fn wake(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
+        wake_each(self.wakers);
     }
 }
 

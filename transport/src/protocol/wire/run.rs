@@ -135,6 +135,9 @@ pub enum BadRun {
     /// A record whose bytes are no value, as its stream has them.
     #[error("record of a stream of values: {0}")]
     Value(&'static str),
+    /// An item for an element of an array that no rank has.
+    #[error("item for element {0}, which no rank has")]
+    Element(u64),
     /// A run that this endpoint has no business with.
     #[error("run for rank {0} arrived where no route leads it")]
     Route(u32),

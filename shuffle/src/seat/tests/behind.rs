@@ -1,0 +1,69 @@
+//! Ranks that end different steps: each hears which, of the stream by its name, and who waits.
+
+#![allow(clippy::disallowed_types, reason = "what the ranks of a test share")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use trihop_transport::bootstrap::Custom;
+
+use super::{LONG, over_network};
+use crate::conformance::ranks::ranks;
+use crate::seat::Seating;
+use crate::{End, Job, Rank, Result};
+
+/// Ranks that have found what they look for.
+static FOUND: AtomicU32 = AtomicU32::new(0);
+
+/// Makes progress until the reasons have these words, and the others have found theirs.
+fn find(job: &Job<'_>, words: &[&str]) -> Result<()> {
+    let (begun, mut has_found) = (Instant::now(), false);
+    while FOUND.load(Ordering::Relaxed) < job.size() {
+        job.progress()?;
+        let reasons = job.seat().with("a test", |job| Ok(job.reasons(16)))?;
+        let reasons = reasons.join("\n");
+        assert!(begun.elapsed() < LONG, "no {words:?} in\n{reasons}");
+        if !has_found && words.iter().all(|words| reasons.contains(words)) {
+            has_found = true;
+            FOUND.fetch_add(1, Ordering::Relaxed);
+        }
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let open = |name| job.stream::<u64>(name).handler(|_, _, _| ()).open();
+    let (alpha, beta) = (open("alpha")?, open("beta")?);
+    alpha.push(Rank(1 - rank), 1)?;
+    if rank == 0 {
+        alpha.start(End::Round)?;
+        let words = [
+            "`alpha`: the end of a round waits for rank 1",
+            "ranks [1], or ranks behind them, have come to a fence, a barrier or the end of a step of `beta`, and this rank \
+             has not",
+        ];
+        find(&job, &words)?;
+        alpha.wait()?;
+        beta.fence()?;
+    } else {
+        beta.start(End::Fence)?;
+        let words = [
+            "`alpha`: this rank has not come to the end of a round, others have: rank 0",
+            "ranks [0], or ranks behind them, have not come to a fence, a barrier or the end of a step of `beta`",
+        ];
+        find(&job, &words)?;
+        alpha.round()?;
+        beta.wait()?;
+    }
+    job.shutdown()
+}
+
+#[test]
+fn ranks_that_end_different_steps_hear_which() {
+    for (rank, outcome) in ranks(2, |_| 0, differ) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}
