@@ -182,6 +182,34 @@ fn warnings_about_the_start_are_heard_without_logs() {
     }
 }
 
+/// So it hears of a call that does not end for long: of the stream, and of what keeps it.
+#[test]
+fn a_long_wait_is_heard_of_without_logs() {
+    let part = || {
+        let options = trihop::Options {
+            launcher: Some(trihop::transport::bootstrap::Launcher::Single),
+            ..trihop::Options::default()
+        };
+        let job = trihop::threaded::Job::start(options).unwrap();
+        let slow = |_: trihop::Rank, _: &[u64], _: &_| {
+            std::thread::sleep(std::time::Duration::from_secs(11));
+        };
+        let stream = job.stream::<u64>("slow").handler(slow).open().unwrap();
+        stream.push(trihop::Rank(0), 1).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| stream.flush(trihop::Queues::Delivery).unwrap());
+            }
+        });
+        job.shutdown().unwrap();
+    };
+    if let Some(output) = process("a_long_wait_is_heard_of_without_logs", &[], part) {
+        let text = stderr(&output);
+        let warning = "trihop: warning: rank 0 has waited for a flush for 10 s: `slow`: delivery: ";
+        assert_eq!(text.matches(warning).count(), 1, "once in a job: {text}");
+    }
+}
+
 #[test]
 fn another_subscriber_is_left_alone() {
     let part = || {

@@ -84,23 +84,22 @@ impl JobState {
         let rank = self.engine.topology.rank().0;
         let why = self.reasons(MOST_REASONS).join("; ");
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
-        // One speaks for all, and those who have not come where others are.
-        if (rank == 0 || self.is_behind()) && !std::mem::replace(&mut self.has_complained, true) {
+        // One speaks for all, and those who have come to something else than others.
+        if (rank == 0 || self.is_elsewhere()) && !std::mem::replace(&mut self.has_complained, true)
+        {
             notice::unless_logged(format_args!(
                 "rank {rank} has waited for {what} for {seconds} s: {why}"
             ));
         }
     }
 
-    /// Whether others have come to the end of a step, or to a collective, to which this rank has
-    /// not.
-    fn is_behind(&self) -> bool {
-        let mut missing = self.engine.collectives.missing();
-        missing.any(|missing| missing.is_behind)
-            || self
-                .engine
-                .open_streams()
-                .any(|(state, _)| state.rounds.is_behind())
+    /// Whether this rank is at the end of a step or in a collective, and others are at another.
+    fn is_elsewhere(&self) -> bool {
+        let (behind, begun): (Vec<_>, Vec<_>) =
+            (self.engine.collectives.missing()).partition(|missing| missing.is_behind);
+        let mut open = self.engine.open_streams();
+        let is_behind = !behind.is_empty() || open.any(|(state, _)| state.rounds.is_behind());
+        is_behind && !(begun.is_empty() && self.parked.is_empty())
     }
 }
 
