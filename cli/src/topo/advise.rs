@@ -30,7 +30,7 @@ const HANDLING_NS: f64 = 5.0;
 const COPYING: f64 = 8.0;
 /// Ranks of a job of which every pair is followed; of more, as many pairs by chance.
 const ALL_PAIRS: u32 = 1024;
-const PAIRS: u64 = 50_000;
+const PAIRS: u64 = 10_000;
 /// Ranks whose routes are kept at a time.
 const KEPT: usize = 2048;
 
@@ -41,7 +41,7 @@ pub struct Advise {
     ///
     /// Of a step in which each rank sends messages to ranks by chance and then all wait. Figures
     /// of the model are rough: measure the first two or three with `trihop bench --route`. Hops
-    /// and relayed messages of more than 1,024 ranks are those of 50,000 pairs, taken by chance.
+    /// and relayed messages of more than 1,024 ranks are those of 10,000 pairs, taken by chance.
     /// With `--route` that one is compared, too.
     #[arg(long, conflicts_with_all = ["rank", "output"])]
     advise: bool,
