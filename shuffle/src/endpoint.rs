@@ -10,7 +10,7 @@ mod round;
 mod sizes;
 
 pub(crate) use agreed::Agreed;
-pub(crate) use collectives::Channel;
+pub(crate) use collectives::{Channel, FENCES};
 pub(crate) use need::Need;
 use sizes::check_item;
 pub(crate) use sizes::{StreamSizes, check_memory, is_on_demand};

@@ -96,8 +96,8 @@ macro_rules! declare {
             /// A call that waits or polls, from inside a handler, or one that waits from what is called
             /// at the end of a step.
             #[error(
-                "{0} cannot be called inside a handler (which sends by its outbox), a `take` or a call at the end of \
-                 a step, nor with an open reservation"
+                "{0} cannot be called inside a handler, a `take` or a call at the end of a step, nor with an open \
+                 reservation"
             )]
             Nested(&'static str),
             /// The stream, or the whole job, was shut down.

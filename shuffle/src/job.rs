@@ -37,7 +37,7 @@ use lives::Lives;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
 pub(crate) use parked::{Awaited, Way, wake_each};
-pub(crate) use patience::Patience;
+pub(crate) use patience::{LongCalls, Patience};
 pub(crate) use start::{Started, detect};
 pub(crate) use stop::Stop;
 
@@ -91,6 +91,7 @@ pub(crate) struct JobState {
     pub patience_ns: u64,
     /// A wait was so long that the user was told, whoever takes logs.
     has_complained: bool,
+    pub long_calls: LongCalls,
     /// Wakes the thread that sleeps for this rank.
     pub bell: Arc<Bell>,
     /// What others on this machine see of it.

@@ -87,10 +87,7 @@ impl trihop_status_t {
             TRIHOP_ERR_TOO_LARGE,
             c"the record is longer than max_message_bytes, or than its channel allows",
         ),
-        (
-            TRIHOP_ERR_NESTED,
-            c"this cannot be called inside a handler, which sends by its outbox",
-        ),
+        (TRIHOP_ERR_NESTED, c"this cannot be called inside a handler"),
         (
             TRIHOP_ERR_CLOSED,
             c"the job, the stream or the channel is shut down",

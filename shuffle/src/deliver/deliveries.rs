@@ -33,6 +33,9 @@ struct Slots {
     next: usize,
     /// Somebody has taken something, and is not through with it.
     busy: bool,
+    /// Of which stream that is, where it is of one, and how many were taken by then.
+    of: Option<usize>,
+    taken: u64,
     /// It was a caller who has taken something last.
     helped: bool,
 }
@@ -89,6 +92,8 @@ impl Deliveries {
             pending: Vec::new(),
             next: 0,
             busy: false,
+            of: None,
+            taken: 0,
             helped: false,
         }))
     }
@@ -153,8 +158,14 @@ impl Deliveries {
                 return Mail::Nothing; // who is tells when it is through
             }
             let next = slots.next(chunk, late);
-            slots.busy = matches!(next, Mail::Taken(_));
-            slots.helped &= !slots.busy;
+            if let Mail::Taken(next) = &next {
+                let of = match next {
+                    NextDelivery::Deliver(slot) => Some(*slot),
+                    NextDelivery::Call(_) | NextDelivery::End(_) => None,
+                };
+                slots.begin(of);
+                slots.helped = false;
+            }
             next
         })
     }
@@ -170,9 +181,18 @@ impl Deliveries {
             let pending = pending.filter(|of| of.wanted() == Content::Enough);
             if let Some(pending) = pending.filter(|of| !of.queue.is_empty()) {
                 pending.take(chunk);
-                (slots.busy, slots.helped) = (true, true);
+                slots.begin(Some(slot));
+                slots.helped = true;
             }
             (!chunk.entries.is_empty(), Content::Nothing)
+        })
+    }
+
+    /// What somebody hands to the handler of this stream now, as a number that others do not have.
+    pub fn under_way(&self, slot: usize) -> Option<u64> {
+        self.0.with(|slots| {
+            let is_of = slots.busy && slots.of == Some(slot);
+            (is_of.then_some(slots.taken), Content::Nothing)
         })
     }
 
@@ -202,6 +222,11 @@ impl Deliveries {
 }
 
 impl Slots {
+    fn begin(&mut self, of: Option<usize>) {
+        (self.busy, self.of) = (true, of);
+        self.taken += 1;
+    }
+
     fn next(&mut self, chunk: &mut Chunk, late: bool) -> Mail<NextDelivery> {
         if let Some(call) = self.calls.pop_front() {
             return Mail::Taken(NextDelivery::Call(call));

@@ -119,6 +119,11 @@ impl Handover {
         self.deliveries.take_of(self.slot, chunk)
     }
 
+    /// What is handed to the handler now, as a number that others do not have.
+    pub fn under_way(&self) -> Option<u64> {
+        self.deliveries.under_way(self.slot)
+    }
+
     /// Which of the thread's queues is this stream's.
     pub fn slot(&self) -> usize {
         self.slot

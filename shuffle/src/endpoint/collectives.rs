@@ -52,7 +52,7 @@ const APART: u16 = u16::MAX;
 
 /// Number of the fences of all streams, beside which the program calls collectives: no stream has
 /// it either.
-const FENCES: u16 = u16::MAX - 1;
+pub(crate) const FENCES: u16 = u16::MAX - 1;
 
 impl Engine {
     /// Options of the system stream: small, and nothing waits.
@@ -108,14 +108,15 @@ impl Engine {
 
     /// What is called by collectives of this number, in words.
     pub fn collectives_of(&self, channel: u16) -> String {
-        let of = |state: &&StreamState| state.id == channel && channel != SYSTEM_STREAM;
         match channel {
             FENCES => "a fence of all streams".to_owned(),
             APART => "the opening or the end of a stream, by a thread".to_owned(),
-            _ => match self.open_streams().map(|(state, _)| state).find(of) {
+            SYSTEM_STREAM => {
+                "a collective call of the job: a barrier, a reduction, the opening of a stream, or the end".to_owned()
+            }
+            _ => match self.open_streams().map(|(state, _)| state).find(|state| state.id == channel) {
                 Some(state) => format!("a fence, a barrier or the end of a step of `{}`", state.name),
-                None => "a collective call of the job: a barrier, a reduction, the opening of a stream, or the end"
-                    .to_owned(),
+                None => "a fence or the closing of a stream that is closed here, or not yet open".to_owned(),
             },
         }
     }

@@ -98,10 +98,12 @@ impl StreamState {
     fn lane_reason(&self, lane: &LaneQueue) -> String {
         let (rank, bytes) = (lane.peer, lane.in_use_bytes());
         if rank == self.topology.endpoint() {
-            return format!("lane: {bytes} bytes for this rank itself are not delivered");
+            return format!(
+                "lane: the last {bytes} bytes for this rank itself may not be delivered"
+            );
         }
         let name = self.topology.name_of(rank);
-        format!("lane: {name} has not taken {bytes} bytes")
+        format!("lane: {name} may not have taken the last {bytes} bytes")
     }
 }
 

@@ -285,6 +285,13 @@ impl Parked {
         steps.map(|under_way| under_way.id)
     }
 
+    /// The streams with a fence or a step under way.
+    pub fn ends(&self) -> impl Iterator<Item = StreamId> {
+        let all = self.endings.iter();
+        let ends = all.filter(|under_way| !matches!(under_way.ending, Ending::Round(_)));
+        ends.map(|under_way| under_way.id)
+    }
+
     /// The streams with a round under way.
     pub fn rounds(&self) -> impl Iterator<Item = StreamId> {
         let all = self.endings.iter();

@@ -1,10 +1,14 @@
 //! Waits that last long: once each, the log says what for.
 
+use std::collections::{HashMap, HashSet};
+
 use trihop_transport::notice;
 
 use super::JobState;
+use crate::endpoint::FENCES;
 use crate::engine::reasons::Reasons;
 use crate::observe::WaitNote;
+use crate::terminate::collective::Missing;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
 
@@ -37,7 +41,51 @@ impl Patience {
     }
 }
 
+/// Handlers of other threads that have something for long.
+#[derive(Debug, Default)]
+pub(crate) struct LongCalls {
+    looked_ns: u64,
+    /// By stream: what its handler has, and since when at the latest.
+    seen: HashMap<u16, (u64, u64)>,
+    /// The streams that were named.
+    pub told: HashSet<u16>,
+}
+
 impl JobState {
+    /// Says once of each stream that its handler is busy with one delivery for long. To be called
+    /// now and then by a thread that calls no handlers: nobody else may be left to say so.
+    pub fn note_long_calls(&mut self) {
+        let now_ns = self.now_ns();
+        let calls = &mut self.long_calls;
+        if now_ns.saturating_sub(calls.looked_ns) < self.patience_ns / 8 {
+            return;
+        }
+        calls.looked_ns = now_ns;
+        let rank = self.engine.topology.rank().0;
+        for (state, _) in self.engine.open_streams() {
+            let Some(has) = state.handover.as_ref().and_then(|of| of.under_way()) else {
+                calls.seen.remove(&state.id);
+                continue;
+            };
+            let seen = calls.seen.entry(state.id).or_insert((has, now_ns));
+            if seen.0 != has {
+                *seen = (has, now_ns);
+            }
+            let long_ns = now_ns - seen.1;
+            if long_ns < self.patience_ns || !calls.told.insert(state.id) {
+                continue;
+            }
+            let (stream, seconds) = (&state.name, long_ns / 1_000_000_000);
+            tracing::warn!(rank, stream, seconds, "a handler is busy with one delivery");
+            if calls.told.len() == 1 {
+                notice::unless_logged(format_args!(
+                    "rank {rank}: the handler of `{stream}` has been busy with one delivery for {seconds} s; does it \
+                     wait for a lock that the program keeps across a send or the end of a step?"
+                ));
+            }
+        }
+    }
+
     /// Why nothing moves that calls wait for: which ranks are awaited, and at which stage messages
     /// are kept. So many are written, and how many there are beside them.
     pub fn reasons(&self, most: usize) -> Vec<String> {
@@ -62,13 +110,15 @@ impl JobState {
                 reasons.add(|| format!("`{}`: {missing}", state.name));
             }
         }
-        for missing in self.engine.collectives.missing() {
+        for missing in self.missing() {
             let what = self.engine.collectives_of(missing.channel);
             let ranks: Vec<u32> = missing.ranks.iter().map(|rank| rank.0).collect();
             let who = format!("ranks {ranks:?}, or ranks behind them, have");
             reasons.add(|| match missing.is_behind {
                 true => format!("{who} come to {what}, and this rank has not"),
-                false => format!("{who} not come to {what}"),
+                false => {
+                    format!("{who} not come to {what}, or still have messages to send or to handle")
+                }
             });
         }
         if reasons.is_empty() {
@@ -93,10 +143,24 @@ impl JobState {
         }
     }
 
+    /// What is missing of collectives. A rank that waits in a fence has not come to its collective
+    /// while it has messages: it is not behind for that.
+    fn missing(&self) -> impl Iterator<Item = Missing> {
+        let all = self.engine.collectives.missing();
+        all.filter(|missing| !(missing.is_behind && self.is_ending(missing.channel)))
+    }
+
+    /// Whether what ends by collectives of this number is under way here.
+    fn is_ending(&self, channel: u16) -> bool {
+        let mut ends = self.parked.ends();
+        self.parked.of_all.is_some() && channel == FENCES
+            || ends.any(|id| (self.engine.stream(id)).is_ok_and(|(state, _)| state.id == channel))
+    }
+
     /// Whether this rank is at the end of a step or in a collective, and others are at another.
     fn is_elsewhere(&self) -> bool {
         let (behind, begun): (Vec<_>, Vec<_>) =
-            (self.engine.collectives.missing()).partition(|missing| missing.is_behind);
+            self.missing().partition(|missing| missing.is_behind);
         let mut open = self.engine.open_streams();
         let is_behind = !behind.is_empty() || open.any(|(state, _)| state.rounds.is_behind());
         is_behind && !(begun.is_empty() && self.parked.is_empty())

@@ -18,7 +18,7 @@ use super::budget::Budget;
 use super::lives::{Lives, WatchStart};
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
-use super::patience::PATIENCE_NS;
+use super::patience::{LongCalls, PATIENCE_NS};
 use crate::config::Options;
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
@@ -242,6 +242,7 @@ impl JobState {
                         PATIENCE_NS
                     },
                     has_complained: false,
+                    long_calls: LongCalls::default(),
                     bell: doorbell.bell(),
                     shown: match pages.next() {
                         Some(page) => Shown::on(page, &seen, &secret),

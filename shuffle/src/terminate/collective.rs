@@ -360,7 +360,8 @@ fn merge(
 ) -> Result<()> {
     let known = *entry.operation.get_or_insert(operation);
     if known != operation {
-        let why = format!("rank {source} has called {operation}, and others {known}");
+        let why =
+            format!("rank {source}, or one behind it, has called {operation}, and others {known}");
         return Err(Error::mismatch("(collectives)", why));
     }
     if let Operation::Broadcast = operation {
@@ -402,7 +403,13 @@ fn merge(
     let before = entry.reduced.as_ref().or(entry.parts.values().next());
     if let Some(mine) = before.map(Vec::len).filter(|&mine| mine != values.len()) {
         let theirs = values.len();
-        let why = format!("rank {source} reduces {theirs} values, and others {mine}");
+        let barrier = match theirs.min(mine) {
+            0 => " (0: a barrier)",
+            _ => "",
+        };
+        let why = format!(
+            "rank {source}, or one behind it, reduces {theirs} values, and others {mine}{barrier}"
+        );
         return Err(Error::mismatch("(collectives)", why));
     }
     match reduce.is_in_order(kind) {

@@ -233,6 +233,7 @@ impl SharedEngine {
                 }
                 let most = if turn.caller_sleeps { LOOK_AROUND } else { NAP };
                 turn.stand_by(stand_by.min(most));
+                turn.job.note_long_calls();
                 stand_by = (2 * stand_by).min(most);
                 continue;
             }
@@ -261,6 +262,7 @@ impl SharedEngine {
                     if slept.is_err() {
                         break;
                     }
+                    turn.job.note_long_calls();
                 }
             }
         }

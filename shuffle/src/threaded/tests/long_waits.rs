@@ -80,3 +80,29 @@ fn a_flush_that_waits_for_a_handler_says_so() {
     }
     job.shutdown().unwrap();
 }
+
+/// Nobody waits for it: the progress thread says so.
+#[test]
+fn a_handler_that_takes_long_is_named() {
+    let job = job();
+    let has_told = |patience_ns: Option<u64>| {
+        let look = |job: &mut crate::job::JobState| {
+            job.patience_ns = patience_ns.unwrap_or(job.patience_ns);
+            Ok(!job.long_calls.told.is_empty())
+        };
+        job.seat().with("a test", look).unwrap()
+    };
+    assert!(!has_told(Some(20_000_000)));
+    let (go, waits) = std::sync::mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let shuffle = job.shuffle("stuck").handler(move |_, _| {
+        let _ = waits.lock().unwrap().recv();
+    });
+    let shuffle = shuffle.open().unwrap();
+    shuffle.send(Rank(0), 0, b"record").unwrap();
+    until("it is told", || has_told(None));
+    drop(go);
+    shuffle.fence().unwrap();
+    drop(shuffle);
+    job.shutdown().unwrap();
+}
