@@ -334,24 +334,25 @@ mod tests {
     use super::*;
     use crate::deliver::LongBytes;
 
-    #[test]
-    fn a_caller_that_waits_and_the_thread_take_turns_where_it_has_other_streams() {
-        let options = StreamOptions::default();
+    /// A stream of which so many records wait, each a chunk.
+    fn with_records(deliveries: &Deliveries, records: u32) -> usize {
         let record = Delivery::Record {
             source: 0,
             kind: 0,
             bytes: LongBytes::Lent(b"abc"),
         };
+        let slot = deliveries.insert(Pending::new(&StreamOptions::default(), 1));
+        deliveries.with(slot, |pending| {
+            (0..records).for_each(|_| pending.push(&record).unwrap());
+            ((), pending.content())
+        });
+        slot
+    }
+
+    #[test]
+    fn a_caller_that_waits_and_the_thread_take_turns_where_it_has_other_streams() {
         let deliveries = Deliveries::new();
-        let filled = |records: u32| {
-            let slot = deliveries.insert(Pending::new(&options, 1));
-            deliveries.with(slot, |pending| {
-                (0..records).for_each(|_| pending.push(&record).unwrap());
-                ((), pending.content())
-            });
-            slot
-        };
-        let (helped, other) = (filled(3), filled(1));
+        let (helped, other) = (with_records(&deliveries, 3), with_records(&deliveries, 1));
         deliveries.attend(helped, true);
         let mut chunk = Chunk::default();
         let mut takes = || {
@@ -373,5 +374,24 @@ mod tests {
         deliveries.give_back();
         assert!(takes() && takes(), "nothing else waits");
         assert!(!takes(), "nothing is left");
+    }
+
+    #[test]
+    fn the_thread_goes_on_once_a_caller_is_through() {
+        let deliveries = Deliveries::new();
+        let [helped, other] = [1, 1].map(|records| with_records(&deliveries, records));
+        deliveries.attend(helped, true);
+        let mut chunk = Chunk::default();
+        assert!(deliveries.take_of(helped, &mut chunk));
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| match deliveries.next(&mut Chunk::default(), false) {
+                Some(NextDelivery::Deliver(slot)) => slot,
+                _ => panic!("nothing for the thread"),
+            });
+            // It sleeps by now, most likely.
+            std::thread::sleep(Duration::from_millis(50));
+            deliveries.give_back();
+            assert_eq!(thread.join().unwrap(), other);
+        });
     }
 }
