@@ -195,13 +195,21 @@ impl ItemType {
         if matches!(kind_of(base)?.as_str(), "b" | "i" | "u") {
             let found = numpy.call_method1(intern!(py, "array"), (list,))?;
             let dtype = found.getattr(intern!(py, "dtype"))?;
-            let size: usize = found.getattr(intern!(py, "size"))?.extract()?;
-            if size > 0 && matches!(kind_of(&dtype)?.as_str(), "f" | "c") {
-                let why = format!(
-                    "items of {dtype}, and the stream has items of {}",
-                    self.dtype
-                );
-                return Err(PyTypeError::new_err(why));
+            // Of integers too that no type of integers has together: so they are looked at.
+            if matches!(kind_of(&dtype)?.as_str(), "f" | "c" | "O") {
+                let objects = (list, intern!(py, "O"));
+                let objects = numpy.call_method1(intern!(py, "array"), objects)?;
+                for item in objects.call_method0(intern!(py, "ravel"))?.try_iter()? {
+                    let item = item?;
+                    if !item.hasattr(intern!(py, "__index__"))? {
+                        let why = format!(
+                            "{} among the items, and the stream has items of {}",
+                            item.repr()?,
+                            self.dtype
+                        );
+                        return Err(PyTypeError::new_err(why));
+                    }
+                }
             }
         }
         numpy.call_method1(intern!(py, "array"), (list, base))

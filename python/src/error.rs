@@ -178,7 +178,6 @@ fn raised(error: &trihop::Error) -> PyErr {
         Engine::TimedOut(_) => Timeout::new_err(text),
         Engine::Closed(_) | Engine::ChannelClosed { .. } => Closed::new_err(text),
         Engine::Misuse { .. }
-        | Engine::NoElement { .. }
         | Engine::Nested(_)
         | Engine::Rank { .. }
         | Engine::TooLarge { .. }
@@ -193,7 +192,8 @@ fn raised(error: &trihop::Error) -> PyErr {
         Engine::PeerDead { rank, .. }
         | Engine::PeerFailed { rank, .. }
         | Engine::LinkFailed { rank, .. }
-        | Engine::BadPeer { rank, .. } => {
+        | Engine::BadPeer { rank, .. }
+        | Engine::NoElement { rank, .. } => {
             let raised = PeerGone::new_err(text);
             let named = Python::attach(|py| raised.value(py).setattr("rank", *rank));
             named.err().unwrap_or(raised)

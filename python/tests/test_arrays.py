@@ -1,6 +1,7 @@
 """What arrays, bytes and lists are to streams, in a job of one rank."""
 
 import array
+import decimal
 import gc
 import os
 import pathlib
@@ -59,13 +60,14 @@ def test_items_of_any_type_of_one_size(opened, dtype):
 
 def test_lists_of_floats_are_no_integers(opened):
     stream = opened("i8")
-    for items in ([1.5, 2.0], (1.5,), [1j]):
+    for items in ([1.5, 2.0], (1.5,), [1j], [1, np.float32(2)], [decimal.Decimal(1)]):
         with pytest.raises(TypeError, match="the stream has items of int64"):
             stream.push_block(0, items)
     stream.push_block(0, [])
     assert echo(stream, [1, 2, True]).tolist() == [1, 2, 1]
     assert echo(opened("f8"), [1, 2.5]).tolist() == [1, 2.5]
-    assert echo(opened("u8"), [2**64 - 1]).tolist() == [2**64 - 1]
+    assert echo(opened("u8"), [1, 2**64 - 1]).tolist() == [1, 2**64 - 1]
+    assert echo(opened("2i4"), [(1, 2), (3, np.int8(4))]).tolist() == [[1, 2], [3, 4]]
 
 
 def test_rows_of_tables(opened):

@@ -140,7 +140,7 @@ impl JobState {
         self.check_failure()?;
         match self.engine.deliver_own(id, handlers, send) {
             // As bytes that came from elsewhere and make no sense.
-            Err(error @ Error::BadPeer { .. }) => Err(self.fail(error)),
+            Err(error @ (Error::BadPeer { .. } | Error::NoElement { .. })) => Err(self.fail(error)),
             sent => sent,
         }
     }

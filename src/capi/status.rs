@@ -152,12 +152,12 @@ impl trihop_status_t {
             Error::System { source, .. } => Self::of_system(source),
             Error::Bootstrap { .. } => TRIHOP_ERR_BOOTSTRAP,
             Error::Version { .. } => TRIHOP_ERR_WIRE_VERSION,
-            Error::BadPeer { .. } => TRIHOP_ERR_BAD_PEER,
+            Error::BadPeer { .. } | Error::NoElement { .. } => TRIHOP_ERR_BAD_PEER,
             Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
             Error::AgentDead { .. } => TRIHOP_ERR_AGENT_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
-            Error::Misuse { .. } | Error::NoElement { .. } => TRIHOP_ERR_MISUSE,
+            Error::Misuse { .. } => TRIHOP_ERR_MISUSE,
             _ => TRIHOP_ERR_OTHER,
         }
     }

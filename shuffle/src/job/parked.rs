@@ -288,7 +288,8 @@ impl Parked {
     /// The streams with a fence or a step under way.
     pub fn ends(&self) -> impl Iterator<Item = StreamId> {
         let all = self.endings.iter();
-        let ends = all.filter(|under_way| !matches!(under_way.ending, Ending::Round(_)));
+        let is_one = |ending: &Ending| matches!(ending, Ending::Fence(_) | Ending::Step(..));
+        let ends = all.filter(move |under_way| is_one(&under_way.ending));
         ends.map(|under_way| under_way.id)
     }
 

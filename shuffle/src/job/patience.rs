@@ -12,6 +12,8 @@ use crate::terminate::collective::Missing;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
 
+/// The reason where there is none: who serves others may just have nothing to do.
+const NOTHING_KEPT: &str = "nothing is kept on this rank: others have not come so far";
 /// Reasons that one line in the log names at most.
 const MOST_REASONS: usize = 8;
 /// A wait that lasts longer than this is logged.
@@ -52,7 +54,7 @@ pub(crate) struct LongCalls {
 }
 
 impl JobState {
-    /// Says once of each stream that its handler is busy with one delivery for long. To be called
+    /// Says once of each stream that its handler is busy for long with what it was handed at once. To be called
     /// now and then by a thread that calls no handlers: nobody else may be left to say so.
     pub fn note_long_calls(&mut self) {
         let now_ns = self.now_ns();
@@ -76,11 +78,17 @@ impl JobState {
                 continue;
             }
             let (stream, seconds) = (&state.name, long_ns / 1_000_000_000);
-            tracing::warn!(rank, stream, seconds, "a handler is busy with one delivery");
+            tracing::warn!(
+                rank,
+                stream,
+                seconds,
+                "a handler is busy with what it was handed at once"
+            );
             if calls.told.len() == 1 {
                 notice::unless_logged(format_args!(
-                    "rank {rank}: the handler of `{stream}` has been busy with one delivery for {seconds} s; does it \
-                     wait for a lock that the program keeps across a send or the end of a step?"
+                    "rank {rank}: the handler of `{stream}` has been busy for {seconds} s with what it was handed at \
+                     once: it is slow, or waits, perhaps for a lock that the program keeps across a send or the end of \
+                     a step"
                 ));
             }
         }
@@ -122,7 +130,7 @@ impl JobState {
             });
         }
         if reasons.is_empty() {
-            reasons.add(|| "nothing is kept on this rank: others have not come so far".to_owned());
+            reasons.add(|| NOTHING_KEPT.to_owned());
         }
         reasons.into_texts()
     }
@@ -135,8 +143,8 @@ impl JobState {
         let why = self.reasons(MOST_REASONS).join("; ");
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
         // One speaks for all, and those who have come to something else than others.
-        if (rank == 0 || self.is_elsewhere()) && !std::mem::replace(&mut self.has_complained, true)
-        {
+        let speaks = rank == 0 && why != NOTHING_KEPT || self.is_elsewhere();
+        if speaks && !std::mem::replace(&mut self.has_complained, true) {
             notice::unless_logged(format_args!(
                 "rank {rank} has waited for {what} for {seconds} s: {why}"
             ));
@@ -163,7 +171,9 @@ impl JobState {
             self.missing().partition(|missing| missing.is_behind);
         let mut open = self.engine.open_streams();
         let is_behind = !behind.is_empty() || open.any(|(state, _)| state.rounds.is_behind());
-        is_behind && !(begun.is_empty() && self.parked.is_empty())
+        let parked = &self.parked;
+        let ends = parked.ends().chain(parked.rounds()).next().is_some();
+        is_behind && (ends || parked.of_all.is_some() || !begun.is_empty())
     }
 }
 

@@ -309,6 +309,7 @@ impl Shared {
         if let Some(thread) = dump {
             thread.join();
         }
+        self.engine.at_ends.clear(); // those that were refused meanwhile
     }
 }
 

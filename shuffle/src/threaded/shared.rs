@@ -263,6 +263,7 @@ impl SharedEngine {
                         break;
                     }
                     turn.job.note_long_calls();
+                    turn.give_way();
                 }
             }
         }
@@ -292,16 +293,12 @@ impl SharedEngine {
         };
         let timeout = if timed { nap } else { LOOK_AROUND };
         let slept = park.sleep_for(&self.doorbell, timeout, stay_awake);
-        let stays_awake = turn.is_some();
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
         turn.wake_all(); // what has rung may be for one who sits out, and nothing that moves here
         turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         turn.park = Some(park);
-        if stays_awake {
-            turn.give_way(); // what keeps it awake may last
-        }
         let slept = slept.map_err(|error| {
             let error = turn.job.fail(error);
             self.spread_failure(&mut turn);
@@ -364,6 +361,7 @@ impl SharedEngine {
             // Where it fails, the next look at the job says so.
             (turn, _) = self.sleep(turn, park, looking.next_nap());
             turn.caller_sleeps = false;
+            turn.give_way(); // what has kept it awake may last
             return turn;
         }
         // As who sleeps: what is waited for here rings from now on, or is seen.

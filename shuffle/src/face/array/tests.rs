@@ -230,6 +230,18 @@ fn what_nobody_has_ends_the_job() {
     let job = Job::start(single()).unwrap();
     let array = job.array("few", Plain).open(|_, sum, item, _| *sum += item);
     ends_by_a_lost_item(array.unwrap());
+    let job = Job::start(single()).unwrap();
+    let array = job
+        .array("few", Plain)
+        .open(|_, sum: &mut u64, item: u64, _| *sum += item);
+    let mut array: over::Array<u64, u64, Plain, _> = array.unwrap();
+    array.own_at_once().unwrap();
+    let lost = array.push(7, &1).unwrap_err();
+    assert!(
+        matches!(lost, Error::NoElement { rank: 0, key: 7 }),
+        "{lost}"
+    );
+    assert!(array.fence().is_err(), "the job has ended");
     let job = threaded::Job::start(single()).unwrap();
     let array = job.array("few", Plain).open(|_, sum, item, _| *sum += item);
     ends_by_a_lost_item(array.unwrap());
