@@ -112,12 +112,23 @@ impl Engine {
             FENCES => "a fence of all streams".to_owned(),
             APART => "the opening or the end of a stream, by a thread".to_owned(),
             SYSTEM_STREAM => {
-                "a collective call of the job: a barrier, a reduction, the opening of a stream, or the end".to_owned()
+                "a collective call of the job: a barrier, a reduction, the opening of \
+                 a stream, or the end"
+                    .to_owned()
             }
-            _ => match self.open_streams().map(|(state, _)| state).find(|state| state.id == channel) {
-                Some(state) => format!("a fence, a barrier or the end of a step of `{}`", state.name),
-                None => "a fence or the closing of a stream that is closed here, or not yet open".to_owned(),
-            },
+            _ => {
+                let mut open = self.open_streams().map(|(state, _)| state);
+                match open.find(|state| state.id == channel) {
+                    Some(state) => {
+                        format!(
+                            "a fence, a barrier or the end of a step of `{}`",
+                            state.name
+                        )
+                    }
+                    None => "a fence or the end of a stream that is closed here, or not yet open"
+                        .to_owned(),
+                }
+            }
         }
     }
 

@@ -127,7 +127,7 @@ impl<H: Handlers> Forwarding<'_, H> {
                 target,
             });
         }
-        self.rounds.hear(at, input, EndpointId(from));
+        self.rounds.hear(at, input);
         Ok(true)
     }
 

@@ -423,6 +423,21 @@ impl StreamState {
         Some(waiting)
     }
 
+    /// Whose an input is, and of which stage; nobody's where it is this rank itself.
+    pub fn writer_of_input(&self, out: &Outbound, input: Input) -> Option<(Stage, EndpointId)> {
+        let at = input.0.checked_sub(Input::lane(0).0)?;
+        match at.checked_sub(self.inbound.inbox.layout().lanes()) {
+            None => {
+                let (place, stage) = self.inbound.writer_of(at);
+                Some((stage, self.topology.endpoint_at(place)))
+            }
+            Some(link) => {
+                let remote = &out.queues.remotes[link as usize];
+                Some((remote.stage, remote.end))
+            }
+        }
+    }
+
     /// So many records were still to be taken when the stream, or the job, ended.
     pub fn warn_of_lost(&self, lost: u64) {
         if lost > 0 {

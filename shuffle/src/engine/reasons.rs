@@ -1,5 +1,7 @@
 //! Why nothing of a stream moves on this rank, in words: for a call that waits for it.
 
+use std::fmt::Display;
+
 use super::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
@@ -44,6 +46,16 @@ impl Reasons {
             self.texts.push(format!("and {} more", self.more));
         }
         self.texts
+    }
+}
+
+/// As many of these as are read at a glance, and how many more there are.
+pub fn at_a_glance(mut all: impl Iterator<Item = impl Display>) -> String {
+    let shown: Vec<String> = all.by_ref().take(8).map(|one| one.to_string()).collect();
+    let shown = shown.join(", ");
+    match all.count() {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

@@ -2,8 +2,6 @@
 //! hears which edges into the rank were marked, and says what is to be done next, and what has to
 //! wait. [`crate::terminate::round`] says what a round is, and does it.
 
-use trihop_transport::topology::EndpointId;
-
 use crate::queue::Input;
 use crate::route::{JobRoute, Stage};
 
@@ -41,9 +39,8 @@ enum Done {
 /// the round has come.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rounds {
-    /// Whose edges they are: what follows on them waits for the end of the round here. By input, as
-    /// many as have had one.
-    marked: Vec<Option<(Stage, EndpointId)>>,
+    /// What follows on these waits for the end of the round here; by input, as many as have had one.
+    marked: Vec<bool>,
     /// Any has.
     any: bool,
     /// By stage, how many they are.
@@ -72,7 +69,7 @@ impl Rounds {
             && self
                 .marked
                 .get(input.0 as usize)
-                .is_some_and(Option::is_some)
+                .is_some_and(|&marked| marked)
     }
 
     /// Whether any mark of the present one has come.
@@ -80,15 +77,15 @@ impl Rounds {
         self.any
     }
 
-    /// The mark of an edge of this stage has come, from there.
-    pub fn hear(&mut self, stage: Stage, input: Input, from: EndpointId) {
+    /// The mark of an edge of this stage has come.
+    pub fn hear(&mut self, stage: Stage, input: Input) {
         let at = input.0 as usize;
         if self.marked.len() <= at {
-            self.marked.resize(at + 1, None);
+            self.marked.resize(at + 1, false);
         }
         self.any = true;
-        let before = self.marked[at].replace((stage, from));
-        self.heard[stage.index()] += u32::from(before.is_none());
+        let before = std::mem::replace(&mut self.marked[at], true);
+        self.heard[stage.index()] += u32::from(!before);
     }
 
     /// How many edges of a stage have had theirs.
@@ -106,9 +103,10 @@ impl Rounds {
         Some((stage, heard, edges))
     }
 
-    /// Who has marked an edge into here.
-    pub fn heard_from(&self) -> impl Iterator<Item = (Stage, EndpointId)> {
-        self.marked.iter().copied().flatten()
+    /// The inputs that have had their mark.
+    pub fn marked(&self) -> impl Iterator<Item = Input> {
+        let marked = (0..).zip(&self.marked).filter(|(_, marked)| **marked);
+        marked.map(|(input, _)| Input(input))
     }
 
     /// Whether others have ended the round, and this rank has not begun to.
@@ -164,7 +162,7 @@ impl Rounds {
     /// The round has ended here, and the next one begins.
     pub fn end(&mut self) {
         self.any = false;
-        self.marked.fill(None);
+        self.marked.fill(false);
         self.heard.fill(0);
         self.done = Done::Nothing;
     }

@@ -6,7 +6,7 @@ use trihop_transport::notice;
 
 use super::JobState;
 use crate::endpoint::FENCES;
-use crate::engine::reasons::Reasons;
+use crate::engine::reasons::{Reasons, at_a_glance};
 use crate::observe::WaitNote;
 use crate::terminate::collective::Missing;
 use crate::terminate::round::Round;
@@ -47,15 +47,17 @@ impl Patience {
 #[derive(Debug, Default)]
 pub(crate) struct LongCalls {
     looked_ns: u64,
-    /// By stream: what its handler has, and since when at the latest.
-    seen: HashMap<u16, (u64, u64)>,
-    /// The streams that were named.
-    pub told: HashSet<u16>,
+    /// By number of a stream, and of its opening: what its handler has, and since when at the
+    /// latest.
+    seen: HashMap<(u16, u32), (u64, u64)>,
+    /// Those that were named.
+    pub told: HashSet<(u16, u32)>,
 }
 
 impl JobState {
-    /// Says once of each stream that its handler is busy for long with what it was handed at once. To be called
-    /// now and then by a thread that calls no handlers: nobody else may be left to say so.
+    /// Says once of each stream that its handler is busy for long with what it was handed at once.
+    /// To be called now and then by a thread that calls no handlers: nobody else may be left to say
+    /// so.
     pub fn note_long_calls(&mut self) {
         let now_ns = self.now_ns();
         let calls = &mut self.long_calls;
@@ -63,18 +65,18 @@ impl JobState {
             return;
         }
         calls.looked_ns = now_ns;
+        let before = std::mem::take(&mut calls.seen);
         let rank = self.engine.topology.rank().0;
         for (state, _) in self.engine.open_streams() {
+            let of = (state.id, state.opened);
             let Some(has) = state.handover.as_ref().and_then(|of| of.under_way()) else {
-                calls.seen.remove(&state.id);
                 continue;
             };
-            let seen = calls.seen.entry(state.id).or_insert((has, now_ns));
-            if seen.0 != has {
-                *seen = (has, now_ns);
-            }
-            let long_ns = now_ns - seen.1;
-            if long_ns < self.patience_ns || !calls.told.insert(state.id) {
+            let seen = before.get(&of).filter(|(had, _)| *had == has);
+            let since_ns = seen.map_or(now_ns, |(_, since_ns)| *since_ns);
+            calls.seen.insert(of, (has, since_ns));
+            let long_ns = now_ns - since_ns;
+            if long_ns < self.patience_ns || !calls.told.insert(of) {
                 continue;
             }
             let (stream, seconds) = (&state.name, long_ns / 1_000_000_000);
@@ -86,9 +88,9 @@ impl JobState {
             );
             if calls.told.len() == 1 {
                 notice::unless_logged(format_args!(
-                    "rank {rank}: the handler of `{stream}` has been busy for {seconds} s with what it was handed at \
-                     once: it is slow, or waits, perhaps for a lock that the program keeps across a send or the end of \
-                     a step"
+                    "rank {rank}: the handler of `{stream}` has been busy for {seconds} s with what \
+                     it was handed at once: it is slow, or waits, perhaps for a lock that the \
+                     program keeps across a send or the end of a step"
                 ));
             }
         }
@@ -101,8 +103,8 @@ impl JobState {
         for (state, out) in self.engine.open_streams() {
             state.add_reasons(out, &mut reasons);
         }
-        for (state, _) in self.engine.open_streams() {
-            if let Some(ahead) = Round::ahead(state) {
+        for (state, out) in self.engine.open_streams() {
+            if let Some(ahead) = Round::ahead(state, out) {
                 reasons.add(|| format!("`{}`: {ahead}", state.name));
             }
         }
@@ -120,8 +122,8 @@ impl JobState {
         }
         for missing in self.missing() {
             let what = self.engine.collectives_of(missing.channel);
-            let ranks: Vec<u32> = missing.ranks.iter().map(|rank| rank.0).collect();
-            let who = format!("ranks {ranks:?}, or ranks behind them, have");
+            let ranks = missing.ranks.iter().map(|rank| format!("rank {}", rank.0));
+            let who = format!("{}, or ranks behind, have", at_a_glance(ranks));
             reasons.add(|| match missing.is_behind {
                 true => format!("{who} come to {what}, and this rank has not"),
                 false => {

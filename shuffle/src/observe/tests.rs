@@ -105,9 +105,7 @@ fn a_rank_that_waits_shows_what_for_and_takes_that_back() {
                 let (text, _) = &seen.text;
                 let says = wait.what == "a collective"
                     && text.contains("a call waits for a collective")
-                    && text.contains(
-                        "ranks [0], or ranks behind them, have not come to a collective call",
-                    )
+                    && text.contains("rank 0, or ranks behind, have not come to a collective call")
                     && text.contains("stream 1 `waited for` on rank 1");
                 says.then_some(wait.waited_ns)
             });

@@ -16,12 +16,13 @@
 
 use std::collections::HashSet;
 
-use trihop_transport::topology::{EndpointId, Topology};
+use trihop_transport::topology::EndpointId;
 
 use crate::engine::StreamState;
 use crate::engine::inbound::Links;
 use crate::engine::outbound::{Gathered, Outbound};
 use crate::engine::queues::Mark;
+use crate::engine::reasons::at_a_glance;
 use crate::engine::rounds::Task;
 use crate::route::Stage;
 
@@ -69,25 +70,24 @@ impl Round {
 
     /// Whose marks are missing here, as text.
     pub fn awaited(state: &StreamState, out: &Outbound) -> Option<String> {
-        let (stage, heard, all) = state.rounds.missing()?;
+        let (stage, _, all) = state.rounds.missing()?;
         let route = &out.queues.route;
-        let name = route.stage_name(stage);
-        let of_stage = state.rounds.heard_from().filter(|(of, _)| *of == stage);
-        let heard_from: HashSet<EndpointId> = of_stage.map(|(_, from)| from).collect();
-        let edges = (0..all).map(|number| route.edge_of_all(stage, number));
-        let late = edges.filter(|end| !heard_from.contains(end));
-        let late = names(&state.topology, late, all.saturating_sub(heard));
+        let of_stage = marked(state, out).filter(|(of, _)| *of == stage);
+        let marked: HashSet<EndpointId> = of_stage.map(|(_, end)| end).collect();
+        let ends = (0..all).map(|number| route.edge_of_all(stage, number));
+        let late = ends.filter(|end| !marked.contains(end));
+        let late = at_a_glance(late.map(|end| state.topology.name_of(end)));
+        let stage = route.stage_name(stage);
         Some(format!(
-            "the end of a round waits for {late} (stage {name}), or for ranks behind them"
+            "the end of a round waits for {late} (stage {stage}), or for ranks behind"
         ))
     }
 
     /// Who has ended the round of a stream whose end this rank has not begun, as text.
-    pub fn ahead(state: &StreamState) -> Option<String> {
-        let all = state.rounds.heard_from().count() as u32;
-        let ahead = state.rounds.heard_from().map(|(_, end)| end);
+    pub fn ahead(state: &StreamState, out: &Outbound) -> Option<String> {
         state.rounds.is_behind().then(|| {
-            let ahead = names(&state.topology, ahead, all);
+            let ends = marked(state, out).map(|(_, end)| state.topology.name_of(end));
+            let ahead = at_a_glance(ends);
             format!("this rank has not come to the end of a round, others have: {ahead}")
         })
     }
@@ -112,14 +112,8 @@ impl Round {
     }
 }
 
-/// So many of these, by name, as are read at a glance.
-fn names(topology: &Topology, ends: impl Iterator<Item = EndpointId>, all: u32) -> String {
-    const MOST: u32 = 8;
-    let shown = ends.take(MOST as usize);
-    let shown: Vec<_> = shown.map(|end| topology.name_of(end).to_string()).collect();
-    let shown = shown.join(", ");
-    match all.checked_sub(MOST) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
-    }
+/// Who has marked which edges into here.
+fn marked(state: &StreamState, out: &Outbound) -> impl Iterator<Item = (Stage, EndpointId)> {
+    let inputs = state.rounds.marked();
+    inputs.filter_map(|input| state.writer_of_input(out, input))
 }

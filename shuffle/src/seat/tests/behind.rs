@@ -42,8 +42,8 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
         alpha.start(End::Round)?;
         let words = [
             "`alpha`: the end of a round waits for rank 1",
-            "ranks [1], or ranks behind them, have come to a fence, a barrier or the end of a step of `beta`, and this rank \
-             has not",
+            "rank 1, or ranks behind, have come to a fence, a barrier or the end of a step of \
+             `beta`, and this rank has not",
         ];
         find(&job, &words)?;
         alpha.wait()?;
@@ -52,7 +52,8 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
         beta.start(End::Fence)?;
         let words = [
             "`alpha`: this rank has not come to the end of a round, others have: rank 0",
-            "ranks [0], or ranks behind them, have not come to a fence, a barrier or the end of a step of `beta`",
+            "rank 0, or ranks behind, have not come to a fence, a barrier or the end of a step of \
+             `beta`",
         ];
         find(&job, &words)?;
         alpha.round()?;

@@ -11,7 +11,7 @@ use super::{RANKS, World as Explored, explore};
 use crate::engine::rounds::{Rounds, Task};
 use crate::queue::Input;
 use crate::route::{JobRoute, Next, Stage};
-use trihop_transport::topology::{EndpointId, Rank, Topology};
+use trihop_transport::topology::{Rank, Topology};
 
 /// Frames that a queue has room for.
 const ROOM: usize = 1;
@@ -293,8 +293,7 @@ impl World {
         }
         let has_moved = match frame {
             Frame::Mark => {
-                let from = EndpointId(way.from);
-                self.members[rank].rounds.hear(way.stage, way.input, from);
+                self.members[rank].rounds.hear(way.stage, way.input);
                 true
             }
             Frame::Message { target, .. } => self.forward(rank, way.stage, frame, target),
