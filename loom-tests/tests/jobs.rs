@@ -319,23 +319,19 @@ fn a_send_finds_room_beside_a_thread_that_waits_for_something_else() {
                 let inbox = channels.create(ChannelLimits::default()).unwrap();
                 let sender = thread::spawn({
                     let outbox = channels.attach(&inbox.descriptor()).unwrap();
+                    let (job, shuffle) = (job.clone(), shuffle.clone());
                     move || {
                         send_all(&job, &shuffle);
                         shuffle.flush(Queues::ORIGIN).unwrap();
                         let (when, timeout) = (Return::WhenReceived, Timeout::Never);
                         outbox.send(7, b"all is sent", when, timeout).unwrap();
-                        (job, shuffle)
                     }
                 });
                 assert_eq!(inbox.get(Timeout::Never).unwrap().kind, 7);
-                drop(inbox);
-                let (job, shuffle) = sender.join().unwrap();
-                channels.shutdown().unwrap();
-                drop(shuffle);
-                job.shutdown().unwrap();
-                return;
+                sender.join().unwrap();
+            } else {
+                heard.wait_for(RECORDS as usize);
             }
-            heard.wait_for(RECORDS as usize);
             channels.shutdown().unwrap();
             drop(shuffle);
             job.shutdown().unwrap();

@@ -34,11 +34,7 @@ type Shape = (u32, fn(u32) -> u32);
 #[test]
 fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
     let calls = Cell::new(0);
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let shuffle = job.shuffle("fragile").handler(|_, _| {
         calls.set(calls.get() + 1);
         panic!("on purpose");
@@ -61,11 +57,7 @@ fn a_handler_that_panics_ends_the_job_and_is_called_no_more() {
 #[test]
 fn a_handler_may_take_the_records_of_a_run_at_once() {
     let (calls, heard) = (Cell::new(0), Cell::new(0));
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     // Each request is answered once.
     let shuffle = job.shuffle("runs").run_handler(|messages, outbox| {
         calls.set(calls.get() + 1);
@@ -98,11 +90,7 @@ fn adding<'h>(job: &Job<'h>, name: &str, sum: &'h Cell<u64>) -> crate::Stream<'h
 #[test]
 fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
     let (sum, other_sum) = (Cell::new(0), Cell::new(0));
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let stream = adding(&job, "items", &sum);
     let other = adding(&job, "others", &other_sum);
     let is_open = |stream: &crate::Stream<'_, u64>| stream.handle.of.is_open();
@@ -179,11 +167,7 @@ fn pushes_that_look_at_no_state_are_there_for_every_other_call() {
 #[test]
 fn who_sleeps_beside_what_waits_for_time_naps() {
     let sum = Cell::new(0);
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let stream = adding(&job, "items", &sum);
     let naps = || job.seat().look(JobState::prepare_to_sleep).unwrap();
     assert!(!naps());
@@ -197,11 +181,7 @@ fn who_sleeps_beside_what_waits_for_time_naps() {
 #[test]
 fn what_is_left_of_a_job_that_was_dropped_takes_nothing() {
     let sum = Cell::new(0);
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let stream = adding(&job, "items", &sum);
     for item in 0..3 {
         stream.push(Rank(0), item).unwrap();
@@ -452,11 +432,7 @@ fn a_stream_that_one_rank_could_not_open_is_nobodys_and_the_job_ends() {
 
 #[test]
 fn a_state_is_changed_by_the_handlers_of_several_streams_and_read_between_calls() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     // Made after the job, and no cell of the program's own.
     let seen = State::new(vec![0u64; 4]);
     let items = job.stream::<u32>("items");
@@ -489,11 +465,7 @@ fn a_state_is_changed_by_the_handlers_of_several_streams_and_read_between_calls(
 
 #[test]
 fn a_state_that_is_in_use_ends_the_job_with_what_was_wrong() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
+    let job = Job::start(single()).unwrap();
     let seen = State::new(0);
     let shuffle = job
         .shuffle("s")
