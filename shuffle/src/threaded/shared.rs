@@ -295,7 +295,8 @@ impl SharedEngine {
         let slept = park.sleep_for(&self.doorbell, timeout, stay_awake);
         let mut turn = turn.unwrap_or_else(|| self.take());
         turn.sleep = Sleep::Awake;
-        turn.wake_all(); // what has rung may be for one who sits out, and nothing that moves here
+        // What has rung may be for one who sits out, and nothing that moves here; or its time is over.
+        turn.wake_all();
         turn.job.engine.trace.end(begun, "asleep");
         let slept = slept.and_then(|()| park.look_around(&mut turn.job));
         turn.park = Some(park);
