@@ -191,11 +191,15 @@ fn a_long_wait_is_heard_of_without_logs() {
             ..trihop::Options::default()
         };
         let job = trihop::threaded::Job::start(options).unwrap();
-        let slow = |_: trihop::Rank, _: &[u64], _: &_| {
-            std::thread::sleep(std::time::Duration::from_secs(11));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let slow = move |_: trihop::Rank, _: &[u64], _: &_| {
+            begun.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_secs(13));
         };
         let stream = job.stream::<u64>("slow").handler(slow).open().unwrap();
         stream.push(trihop::Rank(0), 1).unwrap();
+        stream.flush(trihop::Queues::ORIGIN).unwrap();
+        begins.recv().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| stream.flush(trihop::Queues::Delivery).unwrap());
