@@ -134,6 +134,29 @@ private:
     int at_entry_ = std::uncaught_exceptions();
 };
 
+/* What an exception says. */
+inline std::string text_of(const std::exception_ptr &failure) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::exception &error) {
+        return error.what();
+    } catch (...) {
+        return "what is no std::exception";
+    }
+}
+
+/* What was thrown again last on this thread: a job that ends by an exception says so, which itself cannot be asked then. */
+inline std::string &thrown_again() {
+    thread_local std::string text;
+    return text;
+}
+
+/* Throws what was kept, of a handler for instance. */
+[[noreturn]] inline void throw_again(const std::exception_ptr &failure) {
+    thrown_again() = text_of(failure);
+    std::rethrow_exception(failure);
+}
+
 /* A handler, and what it has thrown. Calls, and looks at what they have left, one at a time. */
 class HandlerBase {
 public:
@@ -142,10 +165,15 @@ public:
     /* Throws what the handler has thrown, once. */
     void rethrow() {
         if (const std::exception_ptr failure = take_failure())
-            std::rethrow_exception(failure);
+            throw_again(failure);
     }
 
-    bool has_failed() { return take_failure() != nullptr; }
+    /* Where it has thrown what nobody can catch any more, says so. */
+    void say_thrown(const char *who, const char *of) {
+        if (const std::exception_ptr failure = take_failure())
+            std::fprintf(stderr, "trihop: %s has thrown, and its %s was closed before anybody asked: %s\n", who, of,
+                         text_of(failure).c_str());
+    }
 
     /* The handler is called no more once this has returned: what it refers to may go. */
     void drop() {
@@ -266,11 +294,14 @@ public:
         if (status != TRIHOP_OK || !has_end)
             calls_->take(call);
         if (failure)
-            std::rethrow_exception(failure);
+            throw_again(failure);
         check(status);
     }
 
-    bool has_failed() const { return calls_ && calls_->has_failed(); }
+    void say_thrown(const char *of) {
+        if (calls_)
+            calls_->say_thrown("a call of a step", of);
+    }
 
     void rethrow() {
         if (calls_)
@@ -405,12 +436,12 @@ public:
         if (job_ == nullptr)
             return;
         if (scope_.is_left_by_exception()) {
-            const char *last = trihop_last_error();
-            const bool is_told = last != nullptr && *last != 0;
-            char why[512];
-            std::snprintf(why, sizeof why, "an exception left the scope of the job%s%s",
-                          is_told ? "; the last error of trihop here: " : "", is_told ? last : "");
-            trihop_abort(job_, EXIT_FAILURE, why);
+            std::string why = "an exception left the scope of the job";
+            if (const std::string &thrown = detail::thrown_again(); !thrown.empty())
+                why += "; what trihop called here threw last: " + thrown;
+            if (const char *last = trihop_last_error(); last != nullptr && *last != 0)
+                why += std::string("; the last error of trihop here: ") + last;
+            trihop_abort(job_, EXIT_FAILURE, why.c_str());
             return; /* streams and handlers may still be in use */
         }
         if (trihop_finalize(job_) != TRIHOP_OK)
@@ -711,8 +742,9 @@ protected:
         const trihop_status_t status = close_anyhow();
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_stream_close: %s\n", trihop_last_error());
-        if ((handler_ && handler_->has_failed()) || steps_.has_failed())
-            std::fprintf(stderr, "trihop: a handler has thrown, and its stream was closed before anybody asked\n");
+        if (handler_)
+            handler_->say_thrown("a handler", "stream");
+        steps_.say_thrown("stream");
         if (is_open_after(status))
             leave_calls(); /* it is still open */
     }
@@ -1019,8 +1051,7 @@ public:
         const trihop_status_t status = trihop_replies_close(replies_);
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_replies_close: %s\n", trihop_last_error());
-        if (answer_->has_failed())
-            std::fprintf(stderr, "trihop: an answer has thrown, and its stream was closed before anybody asked\n");
+        answer_->say_thrown("an answer", "stream");
         if (status == TRIHOP_ERR_NESTED) {
             answer_->drop();
             (void)answer_.release(); /* it is still open */
@@ -1232,8 +1263,8 @@ public:
         const trihop_status_t status = trihop_array_close(array_);
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_array_close: %s\n", trihop_last_error());
-        if (calls_->has_failed() || steps_.has_failed())
-            std::fprintf(stderr, "trihop: a handler has thrown, and its array was closed before anybody asked\n");
+        calls_->say_thrown("a handler", "array");
+        steps_.say_thrown("array");
         if (status == TRIHOP_ERR_NESTED)
             leave_calls(); /* it is still open */
     }
@@ -1284,7 +1315,7 @@ public:
         Visiting<F> visiting{visit, nullptr};
         check(trihop_array_each(array_, Visiting<F>::on_element, &visiting));
         if (visiting.failure)
-            std::rethrow_exception(visiting.failure);
+            detail::throw_again(visiting.failure);
     }
 
     /* Elements that are here. */

@@ -25,10 +25,12 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
             assert_eq!(ended.stdout, "ok\n");
         }
     }
-    // An exception that nobody catches inside the job ends it, on all ranks.
+    // An exception that nobody catches inside the job ends it, on all ranks, which hear what it says
+    // where a handler threw it.
     let ended = launch(&["-n", "3"], &program, &["threaded", "throw"]);
     assert_ne!(ended.status, 0);
-    let why = "an exception left the scope of the job";
+    let why =
+        "an exception left the scope of the job; what trihop called here threw last: on purpose";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
 }
 

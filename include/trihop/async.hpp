@@ -81,7 +81,7 @@ public:
         /* Nobody is left to throw it to, and what was sent may be lost. */
         const std::string why = failure_ == nullptr
                                     ? std::string("the last barrier has failed: ") + trihop_last_error()
-                                    : "a handler has thrown behind the last barrier: " + text_of(failure_);
+                                    : "a handler has thrown behind the last barrier: " + trihop::detail::text_of(failure_);
         std::fprintf(stderr, "trihop::async: rank %d: %s\n", rank(), why.c_str());
         trihop_abort(job_->get(), EXIT_FAILURE, why.c_str());
         std::_Exit(EXIT_FAILURE);
@@ -282,23 +282,13 @@ private:
 
     void rethrow() {
         if (failure_ != nullptr)
-            std::rethrow_exception(std::exchange(failure_, nullptr));
+            trihop::detail::throw_again(std::exchange(failure_, nullptr));
     }
 
     bool local_progress_moves() {
         const bool moved = job_->poll();
         rethrow();
         return moved;
-    }
-
-    static std::string text_of(const std::exception_ptr &failure) {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const std::exception &error) {
-            return error.what();
-        } catch (...) {
-            return "what is no std::exception";
-        }
     }
 
     template <class T> T reduced(T value, Reduce how) const {

@@ -72,14 +72,14 @@ public:
     void async_insert(const Key &key, const Value &value) {
         world().async(
             owner(key),
-            [](pointer<Part> part, Key &&key, Value &&value) { part->values.emplace(std::move(key), std::move(value)); },
+            [](pointer<Part> part, Key &&sent, Value &&with) { part->values.emplace(std::move(sent), std::move(with)); },
             part_, key, value);
     }
 
     void async_insert_or_assign(const Key &key, const Value &value) {
         world().async(
             owner(key),
-            [](pointer<Part> part, Key &&key, Value &&value) { part->values.insert_or_assign(std::move(key), std::move(value)); },
+            [](pointer<Part> part, Key &&sent, Value &&with) { part->values.insert_or_assign(std::move(sent), std::move(with)); },
             part_, key, value);
     }
 
@@ -89,10 +89,10 @@ public:
         check_visitor<F>();
         world().async(
             owner(key),
-            [](comm &world, pointer<Part> part, const Key &key, async::detail::stored_t<Args> &...args) {
-                async::detail::Empty<F> visitor;
-                auto &[at, value] = *part->values.try_emplace(key, part->missing).first;
-                detail::visit(world, visitor.get(), at, value, args...);
+            [](comm &here, pointer<Part> part, const Key &sent, async::detail::stored_t<Args> &...with) {
+                async::detail::Empty<F> stored;
+                auto &[at, value] = *part->values.try_emplace(sent, part->missing).first;
+                detail::visit(here, stored.get(), at, value, with...);
             },
             part_, key, args...);
     }
@@ -103,11 +103,11 @@ public:
         check_visitor<F>();
         world().async(
             owner(key),
-            [](comm &world, pointer<Part> part, const Key &key, async::detail::stored_t<Args> &...args) {
-                async::detail::Empty<F> visitor;
-                const auto found = part->values.find(key);
+            [](comm &here, pointer<Part> part, const Key &sent, async::detail::stored_t<Args> &...with) {
+                async::detail::Empty<F> stored;
+                const auto found = part->values.find(sent);
                 if (found != part->values.end())
-                    detail::visit(world, visitor.get(), found->first, found->second, args...);
+                    detail::visit(here, stored.get(), found->first, found->second, with...);
             },
             part_, key, args...);
     }
@@ -118,20 +118,20 @@ public:
         check_visitor<F>();
         world().async(
             owner(key),
-            [](pointer<Part> part, Key &&key, Value &&value) {
-                async::detail::Empty<F> reduce;
-                const auto [at, is_new] = part->values.try_emplace(std::move(key), value);
+            [](pointer<Part> part, Key &&sent, Value &&with) {
+                async::detail::Empty<F> stored;
+                const auto [at, is_new] = part->values.try_emplace(std::move(sent), with);
                 if (!is_new)
-                    at->second = reduce.get()(std::as_const(at->second), std::as_const(value));
+                    at->second = stored.get()(std::as_const(at->second), std::as_const(with));
             },
             part_, key, value);
     }
 
     void async_erase(const Key &key) {
-        world().async(owner(key), [](pointer<Part> part, const Key &key) {
+        world().async(owner(key), [](pointer<Part> part, const Key &sent) {
             if (part->passes == 0)
-                part->values.erase(key);
-            else if (auto node = part->values.extract(key))
+                part->values.erase(sent);
+            else if (auto node = part->values.extract(sent))
                 part->gone.insert(std::move(node));
         }, part_, key);
     }
@@ -288,7 +288,7 @@ public:
     /* On this rank. */
     void async_insert(const Item &item, int dest) {
         world().async(
-            dest, [](pointer<std::vector<Item>> items, Item &&item) { items->push_back(std::move(item)); }, items_, item);
+            dest, [](pointer<std::vector<Item>> items, Item &&sent) { items->push_back(std::move(sent)); }, items_, item);
     }
 
     /* Behind a barrier, calls `function(Item &)` for what is here then, on each rank. It may send, also to this bag: what comes

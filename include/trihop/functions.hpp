@@ -31,7 +31,7 @@ namespace detail {
 struct Function {
     using Run = void (*)(comm &, Reader &);
 
-    Function(const char *name, Run run) : name(name), run(run), next(std::exchange(first(), this)) {}
+    Function(const char *named, Run runs) : name(named), run(runs), next(std::exchange(first(), this)) {}
     Function(const Function &) = delete;
 
     static Function *&first() {

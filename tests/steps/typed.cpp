@@ -640,8 +640,9 @@ int main(int argc, char **argv) {
         if (job.rank() == 0)
             std::cout << "ok" << std::endl;
         if (argc > 2) {
-            trihop::Stream<int> stream(job, "left by an exception", [](int) {});
-            throw std::runtime_error("on purpose");
+            trihop::Stream<int> stream(job, "left by an exception", [](int) { throw std::runtime_error("on purpose"); });
+            stream.push(job.rank(), 1);
+            stream.fence();
         }
         job.finish();
     } catch (const std::exception &error) {
