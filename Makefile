@@ -105,11 +105,15 @@ bench: ## Measures: rings, fabric and whole jobs, then the micro-benchmarks
 	$(trihop) bench p2p
 	$(trihop) bench histo --ranks 2
 	$(trihop) bench startup
+	$(trihop) bench attach
+	for seat in inline threaded minirank agent; do \
+	    $(trihop) bench channel --seat $$seat || exit 1; \
+	done
 	for ranks in 4 8; do \
 	    for route in three-hop direct; do \
 	        $(trihop) bench histo --ranks $$ranks --nodes 2 --route $$route || exit 1; \
 	    done; \
-	    for name in ig agups cc around exchange skew; do \
+	    for name in ig agups cc around exchange skew round push; do \
 	        $(trihop) bench $$name --ranks $$ranks --nodes 2 || exit 1; \
 	    done; \
 	done

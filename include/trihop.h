@@ -818,6 +818,9 @@ typedef struct trihop_stats_t {
   // Records that arrived and were never delivered because the job failed, or was
   // dropped without being shut down.
   uint64_t undelivered;
+  // Bytes of the runs that this rank forwarded, in `runs_to_fabric` and
+  // `runs_from_fabric`.
+  uint64_t forwarded_bytes;
 } trihop_stats_t;
 
 // Called when a step begins, or when it is over, with the `context` of its options and the stream:
@@ -999,6 +1002,8 @@ typedef struct trihop_stage_stats_t {
   uint64_t waiting_ns;
   // Sum over the queues of `wakes`.
   uint64_t wakes;
+  // Sum over the queues of `forwarded_bytes`.
+  uint64_t forwarded_bytes;
 } trihop_stage_stats_t;
 
 // What one output queue has done. Later versions add fields at the end.
@@ -1027,6 +1032,8 @@ typedef struct trihop_queue_stats_t {
   uint64_t waiting_ns;
   // Times that the consumer of a lane slept and was woken for what was shown to it.
   uint64_t wakes;
+  // Bytes of `forwarded_runs`.
+  uint64_t forwarded_bytes;
 } trihop_queue_stats_t;
 
 // What one thread of a job has used so far, as the kernel counts it. Later versions add fields at

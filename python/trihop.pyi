@@ -26,6 +26,7 @@ __all__ = [
     "BarrierBroken",
     "NoMemory",
     "PeerGone",
+    "AgentDead",
 ]
 
 __version__: str
@@ -73,6 +74,9 @@ class BarrierBroken(Error): ...
 class NoMemory(Error): ...
 
 class PeerGone(Error):
+    rank: int
+
+class AgentDead(Error):
     rank: int
 
 @final

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use trihop::agent::{self, AskedToEnd, PoolLimits};
+use trihop::agent::{self, AskedToEnd};
 use trihop::{Error, Options};
 
 use crate::number::whole;
@@ -39,9 +39,9 @@ EXIT STATUS
 
 ENVIRONMENT
   TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given
-  TRIHOP_MAX_INJECTION_MB  MiB of batches to other nodes that it holds at most, and
+  TRIHOP_MAX_INJECTION_MB  MiB of batches to other nodes that it holds for a job at most, and
   TRIHOP_MAX_EJECTION_MB   of slots for those from other nodes: streams get fewer buffers, and ranks
-                           that send wait
+                           that send wait. Without them only each stream is bounded
 
 ENVIRONMENT OF A RANK
   TRIHOP_AGENT        the agent's name, where that is not the default
@@ -115,10 +115,7 @@ pub fn run(args: AgentArgs) -> Result<(), Error> {
         }
     };
     raise_descriptors();
-    let options = Options {
-        pools: PoolLimits::from_env()?,
-        ..Options::from_env()?
-    };
+    let options = Options::from_env()?;
     let of_environment = std::env::var(ENV_LINGER)
         .ok()
         .filter(|text| !text.is_empty());

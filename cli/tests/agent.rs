@@ -91,11 +91,11 @@ fn benchmarks_run_by_agents_and_are_verified() {
         assert!(ended.stdout.contains(r#""ranks":4"#), "{}", ended.stdout);
     }
     let mut bench = Command::new(TRIHOP);
-    bench.args(words("bench ig --seat agent"));
+    bench.args(words("bench p2p --seat agent"));
     let ended = Launched::start(bench).wait();
     assert_eq!(ended.status, 2);
     assert!(
-        ended.stderr.contains("ig has no --seat agent"),
+        ended.stderr.contains("p2p has no --seat agent"),
         "{}",
         ended.stderr
     );

@@ -11,8 +11,9 @@ use serde_json::Value;
 use launched::{Ended, run};
 
 /// Every row has these.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "bench",
+    "seat",
     "ranks",
     "nodes",
     "route",
@@ -202,6 +203,11 @@ fn a2a_with_threads_and_through_the_deltafs_interface() {
         ["bytes", "threaded", "deltafs"].map(|api| [24, 32768].map(|size| (api.to_owned(), size)));
     assert_eq!(got, want.concat());
     for row in &rows {
+        let seat = match row["api"] == "bytes" {
+            true => "inline",
+            false => "threaded",
+        };
+        assert_eq!(row["seat"], seat, "{row}");
         assert_eq!(row["hops"], 1, "the route that was asked for: {row}");
         assert!(
             row["wire_bytes_per_msg"].as_f64().unwrap() >= row["size"].as_f64().unwrap(),
@@ -370,6 +376,56 @@ fn mini_ranks_have_wire_bytes_and_a_ring_beside_a_cache_line() {
     );
 }
 
+/// Benchmarks of handlers, as small as they go.
+const OF_HANDLERS: [&str; 6] = [
+    "histo --count 2000",
+    "skew --count 2000",
+    "ig --count 2000",
+    "agups --count 200",
+    "exchange --count 50 --size 24 --size 32768",
+    "around --count 5",
+];
+
+#[track_caller]
+fn is_measured_on(seat: &str, bench: &str, ranks: u32, nodes: u32) -> Vec<Value> {
+    let rows = rows(&format!(
+        "{bench} --ranks {ranks} --nodes {nodes} --seat {seat}"
+    ));
+    for row in &rows {
+        let shape = (&row["ranks"], &row["nodes"]);
+        assert_eq!(shape, (&ranks.into(), &nodes.into()), "{row}");
+        assert_eq!(row["seat"], seat, "{row}");
+        let crosses = row["wire_bytes_per_msg"].as_f64() >= row["size"].as_f64();
+        assert_eq!(crosses, nodes > 1, "{row}");
+    }
+    rows
+}
+
+#[test]
+fn handlers_are_measured_on_mini_ranks_and_with_agents() {
+    for seat in ["minirank", "agent"] {
+        for bench in OF_HANDLERS {
+            is_measured_on(seat, bench, 4, 2);
+        }
+        let around = is_measured_on(seat, "around --count 5", 4, 2);
+        let pair = around.iter().filter(|row| row["path"] == "pair");
+        assert_eq!(pair.count(), 2, "{seat}: no rank represents its node");
+    }
+}
+
+#[test]
+fn jobs_with_threads_and_agents_have_the_bytes_of_the_agents() {
+    is_measured_on("agent", "a2a --api threaded --count 500 --size 64", 4, 2);
+}
+
+#[test]
+fn handlers_are_measured_in_jobs_with_threads() {
+    for bench in OF_HANDLERS.iter().filter(|b| !b.starts_with("around")) {
+        is_measured_on("threaded", bench, 3, 1);
+        is_measured_on("threaded", bench, 4, 2);
+    }
+}
+
 #[test]
 fn agups_counts_every_update_of_its_updaters() {
     let rows = rows("agups --count 500 --ranks 4 --nodes 2");
@@ -524,7 +580,15 @@ fn impossible_sizes_and_shapes_are_refused() {
         ("histo --indices zipf", "no --indices"),
         ("histo --api deltafs", "no --api"),
         ("histo --ranks 1 --netns", "--netns separates nodes"),
-        ("histo --seat threaded", "has only --seat inline"),
+        ("around --seat threaded", "it has inline, minirank, agent"),
+        ("a2a --seat threaded", "--api threaded is in its place"),
+        ("push --seat threaded", "`push --api c` has"),
+        ("ring --seat agent", "it has inline, minirank"),
+        ("p2p --seat minirank", "it has inline"),
+        ("scale --seat agent", "it has inline"),
+        ("attach --seat minirank", "always has an agent"),
+        ("a2a --seat agent --api deltafs", "no --api deltafs"),
+        ("a2a --seat minirank --api threaded", "no --api threaded"),
         ("cc --size 16", "items of 8 bytes, not of 16"),
         ("cc --count 4294967297", "at most 4294967296"),
     ] {

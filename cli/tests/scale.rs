@@ -71,6 +71,29 @@ fn a_simulated_job_goes_along_the_grid_that_is_asked_for() {
     }
 }
 
+/// One rail leaves most ranks of few nodes without a link; many spread what is passed on.
+#[test]
+fn relayed_bytes_and_batches_are_counted_for_one_rail_and_many() {
+    let of = |route: &str| {
+        let shape = "--ranks 64 --nodes 2 --pattern all-to-all";
+        let row = row(&format!("{shape} --route {route}"));
+        let number = |key: &str| row[key].as_f64().unwrap();
+        let (mean, most) = (number("batches_per_rank"), number("most_batches"));
+        assert!(most >= mean && mean > 0.0, "{row}");
+        let (mean, most) = (number("relayed_bytes_per_rank"), number("most_relayed_bytes"));
+        assert!(most >= mean, "{row}");
+        (number("busiest_representative"), mean, most)
+    };
+    let (busiest, mean, most) = of("three-hop:1");
+    // One of 32 ranks of each node has all of its links.
+    assert!((31.9..32.1).contains(&busiest), "{busiest}");
+    assert!(mean > 0.0 && most > 30.0 * mean, "{most} of {mean}");
+    let (busiest, mean, most) = of("three-hop");
+    // Each rank has its own rail, so nothing is passed on behind the link.
+    assert!(busiest <= 1.25, "{busiest}");
+    assert!(most <= 1.25 * mean, "{most} of {mean}");
+}
+
 #[test]
 fn there_are_as_many_nodes_as_asked_for() {
     // 3 ranks on each node would be 34 nodes: they are spread evenly, as by `trihop run`.

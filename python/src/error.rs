@@ -65,6 +65,13 @@ create_exception!(
     Error,
     "A rank is gone, has failed, or is out of reach: `rank` says which. The job has ended."
 );
+create_exception!(
+    trihop,
+    AgentDead,
+    Error,
+    "The agent of a node is gone: `rank` is the first of its ranks. Nothing reaches these from \
+     other nodes, or leaves them. The job has ended; a new one may find channels that were kept."
+);
 
 /// What a call here has failed with: the engine's error, or one of this package.
 pub enum Failure {
@@ -170,6 +177,12 @@ fn by_handler(text: String) -> PyErr {
     })
 }
 
+/// The exception, which has `rank`.
+fn of_rank(raised: PyErr, rank: u32) -> PyErr {
+    let named = Python::attach(|py| raised.value(py).setattr("rank", rank));
+    named.err().unwrap_or(raised)
+}
+
 fn raised(error: &trihop::Error) -> PyErr {
     use trihop::Error as Engine;
     let text = error.to_string();
@@ -193,11 +206,8 @@ fn raised(error: &trihop::Error) -> PyErr {
         | Engine::PeerFailed { rank, .. }
         | Engine::LinkFailed { rank, .. }
         | Engine::BadPeer { rank, .. }
-        | Engine::NoElement { rank, .. } => {
-            let raised = PeerGone::new_err(text);
-            let named = Python::attach(|py| raised.value(py).setattr("rank", *rank));
-            named.err().unwrap_or(raised)
-        }
+        | Engine::NoElement { rank, .. } => of_rank(PeerGone::new_err(text), *rank),
+        Engine::AgentDead { rank, .. } => of_rank(AgentDead::new_err(text), *rank),
         _ => Error::new_err(text),
     }
 }
@@ -216,6 +226,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("BarrierBroken", py.get_type::<BarrierBroken>()),
         ("NoMemory", py.get_type::<NoMemory>()),
         ("PeerGone", py.get_type::<PeerGone>()),
+        ("AgentDead", py.get_type::<AgentDead>()),
     ] {
         module.add(name, class)?;
     }

@@ -177,3 +177,48 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     )
     assert said.split() == ["3"]
+
+
+def test_an_agent_that_is_killed_has_an_exception_of_its_own(program):
+    said = program(
+        """
+import os
+import pathlib
+import signal
+
+import numpy as np
+import trihop
+
+
+def agents():
+    \"\"\"The agents of this job: they are children of the same launcher.\"\"\"
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            words = (entry / "cmdline").read_bytes().split(b"\\0")
+        except (OSError, IndexError, ValueError):
+            continue
+        if parent == os.getppid() and b"agent" in words:
+            yield int(entry.name)
+
+
+job = trihop.Job()
+stream = job.stream("items", np.uint64)
+stream.fence()
+if job.rank == 0:
+    ends = list(agents())
+    assert len(ends) == 2, ends
+    os.kill(ends[0], signal.SIGKILL)
+try:
+    while True:
+        stream.push_block(1 - job.rank, [1])
+        stream.fence()
+except trihop.AgentDead as dead:
+    assert dead.rank in (0, 1)
+    print("heard of it", flush=True)
+""",
+        (2, 2),
+        status=None,
+        seat="agent",
+    )
+    assert "heard of it" in said

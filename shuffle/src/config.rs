@@ -131,7 +131,7 @@ macro_rules! declare {
         pub struct Options {
             /// Defaults for every stream of the job.
             pub stream: StreamOptions,
-            /// What the pools of all its streams may take together, where this is an agent.
+            /// What the pools of all its streams may take together.
             #[doc(hidden)]
             pub pools: PoolLimits,
             $(

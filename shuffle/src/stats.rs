@@ -235,7 +235,10 @@ mod tests {
             text.starts_with("7 records sent (70 bytes), 0 delivered (0 runs); "),
             "{text}"
         );
-        assert!(text.ends_with(", 3 undelivered"), "{text}");
+        assert!(
+            text.ends_with(", 3 undelivered; 0 bytes forwarded"),
+            "{text}"
+        );
         let numbers = |text: &str| {
             text.split(|c: char| !c.is_ascii_digit())
                 .filter(|n| !n.is_empty())

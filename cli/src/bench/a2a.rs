@@ -202,8 +202,7 @@ fn inline(args: &BenchArgs, apis: &[Api], start: Start) -> Result<(), Error> {
 }
 
 fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let job = threaded::Job::start(options)?;
-    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+    let job = seated::in_threads(options)?;
     let session = Session::new(args, &job);
     for size in args.sizes(&SIZES) {
         Work::new(&session, size, &SEEN)?.threaded()?;
@@ -300,7 +299,8 @@ impl Work<'_, threaded::Job> {
             self.each(|target, payload| Ok(shuffle.send(target, 0, payload)?))?;
             Ok(shuffle.fence()?)
         })?;
-        let wire_bytes = shuffle.stats().map_or(0, |stats| stats.wire_bytes);
+        let (own, relays) = (shuffle.stats(), shuffle.relays_wire_bytes());
+        let wire_bytes = seated::wire_bytes(self.session.job.topology(), own, relays)?;
         self.report(Api::Threaded, &reps, wire_bytes)?;
         Ok(shuffle.shutdown()?)
     }

@@ -4,15 +4,17 @@
 //! An updater at entry e with state s leaves e and itself with `s xor table[e]`, whose low bits
 //! name the next entry. Its handler sends it there; the round ends by quiescence.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
 
-use trihop::{Error as EngineError, Job, Options, Rank, Reduce, Topology};
+use trihop::over::{Job, Stream};
+use trihop::{Error as EngineError, Options, Rank, Reduce, Topology};
 
 use super::random::Random;
 use super::row::Case;
-use super::session::Session;
-use super::{BenchArgs, Error};
+use super::seated::{self, on_ranks};
+use super::session::{Session, Team};
+use super::shared::{Failure, Word};
+use super::{BenchArgs, Error, Seat};
 
 /// Updates of one updater.
 const LIFETIME: usize = 10;
@@ -28,31 +30,23 @@ type Updater = [u64; 2];
 
 /// The part of all tables that a rank has, and what it has seen and sent in a round.
 struct Share {
-    table: Vec<Cell<u64>>,
+    table: Vec<Word>,
     rank: u64,
     ranks: u64,
     /// Power of two less one.
     mask: u64,
     /// Updaters handled and sent, by the updates that they had done.
-    handled: [Cell<u64>; LIFETIME],
-    sent: [Cell<u64>; LIFETIME],
+    handled: [Word; LIFETIME],
+    sent: [Word; LIFETIME],
     /// Exclusive or of all states handled and sent.
-    states_handled: Cell<u64>,
-    states_sent: Cell<u64>,
+    states_handled: Word,
+    states_sent: Word,
     /// Which ranks are on other nodes, and updaters sent there in all rounds.
     remote: Vec<bool>,
-    crossing: Cell<u64>,
+    crossing: Word,
     /// Updaters that came to the wrong rank or too late.
-    wrong: Cell<u64>,
-    failure: Cell<Option<EngineError>>,
-}
-
-fn add(cell: &Cell<u64>, value: u64) {
-    cell.set(cell.get().wrapping_add(value));
-}
-
-fn mix_in(cell: &Cell<u64>, value: u64) {
-    cell.set(cell.get() ^ value);
+    wrong: Word,
+    failure: Failure,
 }
 
 impl Share {
@@ -61,20 +55,20 @@ impl Share {
         let entries = (ENTRIES * ranks).next_power_of_two();
         let mine = entries / ranks + u64::from(rank < entries % ranks);
         Self {
-            table: vec![Cell::new(0); mine as usize],
+            table: Word::zeros(mine),
             rank,
             ranks,
             mask: entries - 1,
             handled: Default::default(),
             sent: Default::default(),
-            states_handled: Cell::new(0),
-            states_sent: Cell::new(0),
+            states_handled: Word::default(),
+            states_sent: Word::default(),
             remote: (0..topology.size())
                 .map(|rank| !topology.is_local(Rank(rank)))
                 .collect(),
-            crossing: Cell::new(0),
-            wrong: Cell::new(0),
-            failure: Cell::default(),
+            crossing: Word::default(),
+            wrong: Word::default(),
+            failure: Failure::default(),
         }
     }
 
@@ -92,7 +86,7 @@ impl Share {
         self.handled
             .iter()
             .chain(&self.sent)
-            .for_each(|cell| cell.set(0));
+            .for_each(|count| count.set(0));
         self.states_handled.set(0);
         self.states_sent.set(0);
         self.parity()
@@ -105,10 +99,10 @@ impl Share {
     /// Notes that an updater is sent, and says where to.
     #[inline]
     fn sends(&self, [state, done]: Updater) -> (Rank, Updater) {
-        add(&self.sent[done as usize], 1);
-        mix_in(&self.states_sent, state);
+        self.sent[done as usize].add(1);
+        self.states_sent.mix_in(state);
         let target = self.place(state).0;
-        add(&self.crossing, u64::from(self.remote[target as usize]));
+        self.crossing.add(u64::from(self.remote[target as usize]));
         (Rank(target as u32), [state, done])
     }
 
@@ -131,26 +125,24 @@ impl Share {
                 self.handled.get(done as usize),
                 self.table.get(local as usize),
             ) else {
-                add(&self.wrong, 1);
+                self.wrong.add(1);
                 continue;
             };
-            add(&self.wrong, u64::from(owner != self.rank));
-            add(handled, 1);
-            mix_in(&self.states_handled, state);
+            self.wrong.add(u64::from(owner != self.rank));
+            handled.add(1);
+            self.states_handled.mix_in(state);
             let state = state ^ entry.get();
             entry.set(state);
             if done as usize + 1 < LIFETIME {
                 let (target, updater) = self.sends([state, done + 1]);
-                if let Err(error) = send(target, updater) {
-                    self.failure.set(Some(error));
-                }
+                self.failure.note(send(target, updater));
             }
         }
     }
 
     /// Whether every updater has done all of its updates, with the states that were sent, and the
     /// table shows it.
-    fn check(&self, job: &Job<'_>, updaters: u64, parity: u64) -> Result<(), Error> {
+    fn check(&self, job: &impl Team, updaters: u64, parity: u64) -> Result<(), Error> {
         // Each update changes an entry t to t xor s.
         let table_is_off = self.parity() != parity ^ self.states_handled.get();
         let mut states = [self.states_handled.get() ^ self.states_sent.get()];
@@ -159,7 +151,7 @@ impl Share {
             .handled
             .iter()
             .chain(&self.sent)
-            .map(Cell::get)
+            .map(Word::get)
             .collect();
         counts.extend([self.wrong.get(), u64::from(table_is_off)]);
         job.allreduce(&mut counts, Reduce::Sum)?;
@@ -185,34 +177,65 @@ impl Share {
     }
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let updaters = args.count.unwrap_or(UPDATERS);
-    let job = crate::bench::start(options)?;
-    let (rank, ranks) = (u64::from(job.rank().0), u64::from(job.size()));
-    let share = Rc::new(Share::new(job.topology()));
-    let session = Session::new(args, &job);
-    let handling = Rc::clone(&share);
-    let stream = job
-        .stream::<Updater>("agups")
-        .handler(move |_, updaters, outbox| {
-            handling.handle(updaters, |target, updater| outbox.push(target, updater));
-        })
-        .open()?;
+    if args.seat == Seat::Threaded {
+        let job = seated::in_threads(options)?;
+        let share = Arc::new(Share::new(job.topology()));
+        let handling = Arc::clone(&share);
+        let stream = job
+            .stream::<Updater>("agups")
+            .handler(move |_, updaters, stream| {
+                handling.handle(updaters, |target, updater| stream.push(target, updater));
+            })
+            .open()?;
+        case(&Session::new(args, &job), &share, &stream)?;
+        stream.shutdown()?;
+        return Ok(job.shutdown()?);
+    }
+    on_ranks(args, options, |start| {
+        let job = start.job()?;
+        let share = Arc::new(Share::new(job.topology()));
+        let handling = Arc::clone(&share);
+        let stream = job
+            .stream::<Updater>("agups")
+            .handler(move |_, updaters, outbox| {
+                handling.handle(updaters, |target, updater| outbox.push(target, updater));
+            })
+            .open()?;
+        case(&Session::new(args, &job), &share, &stream)?;
+        stream.shutdown()?;
+        Ok(job.shutdown()?)
+    })
+}
+
+fn case<S: trihop::Seat>(
+    session: &Session<'_, Job<S>>,
+    share: &Share,
+    stream: &Stream<Updater, S>,
+) -> Result<(), Error>
+where
+    Job<S>: Team,
+{
+    let updaters = session.args.count.unwrap_or(UPDATERS);
+    let (rank, ranks) = (share.rank, share.ranks);
     let mut round = 0;
     let reps = session.repeat(|meter| {
         round += 1;
         let parity = share.begin(round);
         let mut random = Random(u64::MAX ^ (rank << 32 | round));
-        let first: Vec<u64> = (0..updaters).map(|_| random.next()).collect();
+        // Counted as sent before any handler runs: then these count, maybe on another thread.
+        let first = (0..updaters).map(|_| share.sends([random.next(), 0]));
+        let first: Vec<(Rank, Updater)> = first.collect();
         let measured = session.measure(meter, || {
-            stream.extend(first.iter().map(|&state| share.sends([state, 0])))?;
+            stream.extend(first.iter().copied())?;
             stream.fence()?;
-            share.failure.take().map_or(Ok(()), Err)
+            share.failure.take()
         })?;
-        share.check(&job, updaters, parity)?;
+        share.check(session.job, updaters, parity)?;
         Ok(measured)
     })?;
+    let relays = stream.relays_wire_bytes();
     let case = Case {
         bench: "agups",
         api: "typed",
@@ -220,10 +243,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         count: updaters * LIFETIME as u64,
         messages: updaters * LIFETIME as u64 * ranks,
         crossing: share.crossing.get(),
-        wire_bytes: stream.stats().map_or(0, |stats| stats.wire_bytes),
+        wire_bytes: seated::wire_bytes(session.job.topology(), stream.stats(), relays)?,
     };
-    session.report(&case, &reps)?;
-    stream.shutdown()?;
-    job.shutdown()?;
-    Ok(())
+    session.report(&case, &reps)
 }

@@ -18,6 +18,7 @@ use trihop::{Error as EngineError, Job, NodeId, Options, Rank, Reduce, Stream, T
 use super::random::Random;
 use super::round::Round;
 use super::row::{self, Case, Row, or_dash};
+use super::seated::{self, Start, on_ranks};
 use super::session::Session;
 use super::{BenchArgs, Error, table, text};
 use crate::output;
@@ -49,7 +50,8 @@ enum Path {
     /// To every rank in turn.
     Around,
     /// To and fro between two ranks of which neither represents its node: three hops apart on the
-    /// route three-hop:1, and two with a rail for each rank.
+    /// route three-hop:1, and two with a rail for each rank. Where relays speak for the nodes no
+    /// rank represents one, and these are the first ranks of the first two nodes.
     Pair,
 }
 
@@ -61,7 +63,8 @@ impl Path {
             Self::Pair if topology.nodes() > 1 => {
                 let away = |node, towards| {
                     let rep = topology.representative(node, towards);
-                    topology.ranks_of(node).find(|&rank| rank != rep)
+                    let speaks = |rank| !topology.has_relays() && rank == rep;
+                    topology.ranks_of(node).find(|&rank| !speaks(rank))
                 };
                 let (here, there) = (NodeId(0), NodeId(1));
                 Some(vec![away(here, there)?.0, away(there, here)?.0])
@@ -231,20 +234,24 @@ impl Track {
     }
 }
 
-/// Whether each rank of this machine can have a core of its own.
+/// Whether each rank of this machine, and each relay, can have a core of its own.
 fn has_core(job: &Job<'_>) -> bool {
-    let ranks = match job.launcher() {
+    let ends = match job.launcher() {
         // Its nodes are simulated.
-        Launcher::Local | Launcher::Agent => job.size(),
-        _ => job.topology().local_size(),
+        Launcher::Local | Launcher::Agent => job.topology().endpoints(),
+        _ => job.topology().places(),
     };
-    std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ranks as usize)
+    std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ends as usize)
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
+    on_ranks(args, options, |start| on_rank(args, start))
+}
+
+fn on_rank(args: &BenchArgs, start: Start) -> Result<(), Error> {
     let laps = args.count.unwrap_or(LAPS);
-    let job = crate::bench::start(options)?;
+    let job = start.job()?;
     let session = Session::new(args, &job);
     for &path in Path::value_variants() {
         let Some(stations) = path.stations(job.topology()) else {
@@ -307,6 +314,7 @@ fn case(
     job.allreduce(&mut figures, Reduce::Max)?;
     let [mean, p50, p99] = figures.map(|lap_ns| lap_ns as f64 / 1e3 / length as f64);
     let messages = laps * length as u64;
+    let relays = stream.relays_wire_bytes();
     let case = Case {
         bench: "around",
         api: "typed",
@@ -314,7 +322,7 @@ fn case(
         count: messages.div_ceil(u64::from(job.size())),
         messages,
         crossing,
-        wire_bytes: stream.stats().map_or(0, |stats| stats.wire_bytes),
+        wire_bytes: seated::wire_bytes(topology, stream.stats(), relays)?,
     };
     stream.shutdown()?;
     let row = row::combine(args, job, &case, &reps)?;
@@ -375,6 +383,8 @@ mod tests {
         assert_eq!(stations(&[2, 2]), Some(vec![0, 3]));
         assert_eq!(stations(&[4, 4]), Some(vec![0, 5]));
         assert_eq!(stations(&[4]), None, "one node");
+        let relayed = topology(&[1, 1], 0).with_relays(4).unwrap();
+        assert_eq!(Path::Pair.stations(&relayed), Some(vec![0, 4]));
         assert_eq!(
             stations(&[1, 4]),
             None,

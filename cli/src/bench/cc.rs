@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde::Serialize;
 use trihop::transport::sync::{AtomicU32, AtomicU64, Ordering};
-use trihop::{Error as EngineError, Options, Rank, Reduce, Topology, threaded};
+use trihop::{Error as EngineError, Options, Rank, Reduce, Topology};
 
 use self::graph::{Neighbour, Part};
 use super::round::{Reps, Round};
@@ -164,8 +164,6 @@ impl Share {
 struct CcRow<'a> {
     #[serde(flatten)]
     row: &'a Row,
-    /// `inline`, `threaded` or `minirank`.
-    seat: String,
     /// Vertices and edges of the graph, and how many components it has.
     vertices: u64,
     edges: u64,
@@ -207,7 +205,7 @@ fn inline(args: &BenchArgs, start: Start) -> Result<(), Error> {
 }
 
 fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let job = threaded::Job::start(options)?;
+    let job = seated::in_threads(options)?;
     let session = Session::new(args, &job);
     let share = Arc::new(Share::new(args.count.unwrap_or(VERTICES), job.topology()));
     let handling = Arc::clone(&share);
@@ -255,7 +253,6 @@ fn report(
     wire_bytes: u64,
 ) -> Result<(), Error> {
     let (args, job) = (session.args, session.job);
-    let seat = super::text(args.seat);
     let case = Case {
         bench: "cc",
         api: "typed",
@@ -268,10 +265,9 @@ fn report(
     let row = row::combine(args, job, &case, reps)?;
     let cc = CcRow {
         row: &row,
-        seat: seat.clone(),
         vertices: share.part.all(),
         edges: share.part.edges(),
         components: share.part.components(),
     };
-    session.print(&cc, |head| row::print_line(&row, &seat, head))
+    session.print(&cc, |head| row::print_line(&row, &row.seat, head))
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use trihop::channel::{Descriptor, Poll, Return, Timeout};
 use trihop::over::{Channel, Channels, Job};
-use trihop::{ChannelLimits, DumpOutput, Options, Rank, Seat, threaded};
+use trihop::{ChannelLimits, Options, Rank, Seat};
 
 use super::pair::{self, FIRST, median};
 use super::round::Round;
@@ -53,8 +53,7 @@ struct ChannelRow {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     if args.seat == super::Seat::Threaded {
-        let job = threaded::Job::start(options)?;
-        job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+        let job = seated::in_threads(options)?;
         let channels = job.channels("bench").open()?;
         cases(args, &job, channels)?;
         return Ok(job.shutdown()?);

@@ -1,33 +1,35 @@
 //! Histogram: every rank owns a table and increments random entries of all tables; one 8-byte item
 //! per update.
 
-use std::cell::Cell;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use serde::Serialize;
-use trihop::{Job, Options, Rank, Reduce};
+use trihop::over::{Stream, Threaded};
+use trihop::{Inline, Job, Options, Rank, Reduce, threaded};
 
 use super::random::Random;
 use super::round::Reps;
 use super::row::{self, Case, Row};
-use super::seated::{self, Start, on_ranks};
-use super::session::Session;
-use super::{BenchArgs, Error};
+use super::seated::{self, on_ranks};
+use super::session::{Session, Team};
+use super::shared::Word;
+use super::{BenchArgs, Error, Seat};
 
 /// Entries of a rank's table.
 pub(crate) const TABLE: u64 = 1_000_000;
 
 /// A rank's table, and updates that came for entries outside of it.
 pub(crate) struct Table {
-    entries: Vec<Cell<u64>>,
-    outside: Cell<u64>,
+    entries: Vec<Word>,
+    outside: Word,
 }
 
 impl Table {
     pub fn new() -> Self {
         Self {
-            entries: vec![Cell::new(0); TABLE as usize],
-            outside: Cell::new(0),
+            entries: Word::zeros(TABLE),
+            outside: Word::default(),
         }
     }
 
@@ -37,20 +39,20 @@ impl Table {
         let entries = &self.entries[..];
         for &local in locals {
             match entries.get(local as usize) {
-                Some(entry) => entry.set(entry.get() + 1),
-                None => self.outside.set(self.outside.get() + 1),
+                Some(entry) => entry.add(1),
+                None => self.outside.add(1),
             }
         }
     }
 
     /// Its entries, for updates by others.
-    pub fn entries(&self) -> &[Cell<u64>] {
+    pub fn entries(&self) -> &[Word] {
         &self.entries
     }
 
     /// Updates that others got for entries outside.
     pub fn add_outside(&self, updates: u64) {
-        self.outside.set(self.outside.get() + updates);
+        self.outside.add(updates);
     }
 
     pub fn clear(&self) {
@@ -59,7 +61,7 @@ impl Table {
 
     /// Updates, the sum of their local indices, and updates outside.
     pub fn sums(&self) -> [u64; 3] {
-        sums_of(self.entries.iter().map(Cell::get), self.outside.get())
+        sums_of(self.entries.iter().map(Word::get), self.outside.get())
     }
 }
 
@@ -82,35 +84,71 @@ struct HistoRow<'a> {
 
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    on_ranks(args, options, |start| on_rank(args, start))
+    if args.seat == Seat::Threaded {
+        let job = seated::in_threads(options)?;
+        cases(args, &job)?;
+        return Ok(job.shutdown()?);
+    }
+    on_ranks(args, options, |start| {
+        let job = start.job()?;
+        cases(args, &job)?;
+        Ok(job.shutdown()?)
+    })
 }
 
-fn on_rank(args: &BenchArgs, start: Start) -> Result<(), Error> {
+fn cases(args: &BenchArgs, job: &impl Updating) -> Result<(), Error> {
     let counts = args.count.map_or(vec![1_000_000, 5_000_000], |c| vec![c]);
-    let table = Table::new();
-    let job = start.job()?;
-    let session = Session::new(args, &job);
+    let table = Arc::new(Table::new());
+    let session = Session::new(args, job);
     for count in counts {
         let mut random = Random(u64::from(job.rank().0) + 1);
-        let all = TABLE * u64::from(job.size());
+        let all = TABLE * u64::from(job.topology().size());
         let indices: Vec<u64> = (0..count).map(|_| random.next() % all).collect();
         let name = format!("histo {count}");
         let (case, reps) = updates(&session, &table, &name, &indices, "histo")?;
         let bare = bare(&session, &table, &indices)?;
-        let row = row::combine(args, &job, &case, &reps)?;
+        let row = row::combine(args, job, &case, &reps)?;
         let histo = HistoRow {
             row: &row,
             bare_msgs_per_s: case.messages as f64 / bare,
         };
         session.print(&histo, |head| row::print_line(&row, case.api, head))?;
     }
-    job.shutdown()?;
     Ok(())
 }
 
+/// A job that has streams of updates, on each seat.
+pub(crate) trait Updating: Team {
+    /// Whose calls make progress.
+    type Seat: trihop::Seat;
+
+    /// Opens a stream of local indices whose handler updates the table.
+    fn open(&self, name: &str, table: &Arc<Table>) -> Result<Stream<u64, Self::Seat>, Error>;
+}
+
+impl<'h> Updating for Job<'h> {
+    type Seat = Inline<'h>;
+
+    fn open(&self, name: &str, table: &Arc<Table>) -> Result<Stream<u64, Self::Seat>, Error> {
+        let (stream, table) = (self.stream::<u64>(name), Arc::clone(table));
+        let stream = stream.handler(move |_, locals, _| table.update(locals));
+        Ok(stream.open()?)
+    }
+}
+
+impl Updating for threaded::Job {
+    type Seat = Threaded;
+
+    fn open(&self, name: &str, table: &Arc<Table>) -> Result<Stream<u64, Self::Seat>, Error> {
+        let (stream, table) = (self.stream::<u64>(name), Arc::clone(table));
+        let stream = stream.handler(move |_, locals, _| table.update(locals));
+        Ok(stream.open()?)
+    }
+}
+
 /// Seconds that the same updates take without any message, on the slowest rank: the median.
-fn bare(session: &Session<'_, Job<'_>>, table: &Table, indices: &[u64]) -> Result<f64, Error> {
-    let ranks = u64::from(session.job.size());
+fn bare(session: &Session<'_, impl Team>, table: &Table, indices: &[u64]) -> Result<f64, Error> {
+    let ranks = u64::from(session.job.topology().size());
     let reps = session.repeat(|meter| {
         session.measure(meter, || {
             let mut owners = 0;
@@ -128,15 +166,15 @@ fn bare(session: &Session<'_, Job<'_>>, table: &Table, indices: &[u64]) -> Resul
 }
 
 /// All rounds of updates at these indices, which count through all ranks' tables entry by entry.
-pub(crate) fn updates<'h>(
-    session: &Session<'_, Job<'h>>,
-    table: &'h Table,
+pub(crate) fn updates(
+    session: &Session<'_, impl Updating>,
+    table: &Arc<Table>,
     name: &str,
     indices: &[u64],
     bench: &'static str,
 ) -> Result<(Case, Reps), Error> {
     let job = session.job;
-    let ranks = u64::from(job.size());
+    let ranks = u64::from(job.topology().size());
     // What every table must hold at the end of a round: number of updates, and sum of their local
     // indices.
     let mut expected = vec![0u64; 2 * ranks as usize];
@@ -150,10 +188,7 @@ pub(crate) fn updates<'h>(
     job.allreduce(&mut expected, Reduce::Sum)?;
     let mine = job.rank().0 as usize;
     let expected = [expected[2 * mine], expected[2 * mine + 1], 0];
-    let updates = job
-        .stream::<u64>(name)
-        .handler(move |_, locals, _| table.update(locals))
-        .open()?;
+    let updates = job.open(name, table)?;
     let reps = session.repeat(|meter| {
         table.clear();
         let measured = session.measure(meter, || {

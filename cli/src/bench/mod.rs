@@ -26,6 +26,7 @@ mod row;
 mod scale;
 mod seated;
 mod session;
+mod shared;
 mod skew;
 mod startup;
 mod syscalls;
@@ -143,14 +144,6 @@ impl Name {
             )));
         }
         seated::check(self, args)?;
-        let by_c = self == Self::Push && args.api[..] == [a2a::Api::C];
-        let has_both = matches!(self, Self::Cc | Self::Channel | Self::Round) || by_c;
-        if !has_both && args.seat == Seat::Threaded {
-            return Err(Error::Shape(format!(
-                "{name} has only --seat inline here; `cc`, `channel` and `round` have both, `a2a` has --api threaded, \
-                 `push --api c` has both"
-            )));
-        }
         if self == Self::Cc && args.count > Some(cc::MOST_VERTICES) {
             return Err(Error::Shape(format!(
                 "cc numbers its vertices by 32 bits: --count is at most {}",
@@ -255,7 +248,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
-    /// threads, and one more in each process speaks with other nodes; or agents of each node do
+    /// threads, and one more in each process speaks with other nodes; or agents of each node do. Each
+    /// benchmark has inline; attach always has an agent
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]
@@ -358,12 +352,14 @@ impl Error {
 pub enum Seat {
     /// The ranks themselves, in the calls of their one thread
     Inline,
-    /// Threads for progress and for handlers beside the rank's own (cc, channel, push --api c)
+    /// Threads for progress and for handlers beside the rank's own (histo, skew, ig, agups,
+    /// exchange, cc, channel, round, push --api c; a2a has --api threaded)
     Threaded,
-    /// Ranks are threads of a process, and one more thread in it is their relay (histo, a2a, push, cc, channel)
+    /// Ranks are threads of a process, and one more thread in it is their relay (all but p2p,
+    /// attach and scale)
     Minirank,
     /// Processes of each node are the relays of its ranks, which are processes without a fabric
-    /// (histo, a2a, push, cc, channel)
+    /// (all but ring, p2p and scale)
     Agent,
 }
 

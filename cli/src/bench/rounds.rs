@@ -13,10 +13,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use trihop::over::{Job, Untyped};
 use trihop::transport::sync::{AtomicU64, Ordering::Relaxed};
-use trihop::{DetailedStats, DumpOutput, End, Options, Rank, Reduce, Seat, threaded};
+use trihop::{DetailedStats, End, Options, Rank, Reduce, Seat};
 
 use super::row::{self, Case, Row};
-use super::seated::{on_ranks, wire_bytes};
+use super::seated::{self, on_ranks, wire_bytes};
 use super::session::{Session, Team};
 use super::{BenchArgs, Error, table};
 
@@ -63,8 +63,6 @@ fn word(source: u32, target: u32, round: u64) -> u64 {
 struct RoundRow<'a> {
     #[serde(flatten)]
     row: &'a Row,
-    /// `inline`, `threaded`, `minirank` or `agent`.
-    seat: String,
     /// How the ranks find out that a round is over: `round` or `fence`.
     end: String,
     /// Rounds of a repetition.
@@ -91,8 +89,7 @@ impl RoundRow<'_> {
 /// Runs the benchmark on this rank.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     if args.seat == super::Seat::Threaded {
-        let job = threaded::Job::start(options)?;
-        job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+        let job = seated::in_threads(options)?;
         cases(args, &job, false, |name, size, seen| {
             let stream = job.untyped(name, size);
             stream
@@ -200,7 +197,6 @@ where
     };
     let row = row::combine(session.args, job, &case, &reps)?;
     let with_time = RoundRow {
-        seat: super::text(session.args.seat),
         end: end.to_string(),
         rounds,
         us_per_round: row.seconds * 1e6 / rounds as f64,

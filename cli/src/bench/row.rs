@@ -1,11 +1,12 @@
 //! Rows of figures: a table by default, JSON by request.
 
 use serde::Serialize;
-use trihop::Reduce;
+use trihop::{Reduce, Topology};
 
+use super::a2a::Api;
 use super::round::Reps;
 use super::session::Team;
-use super::{BenchArgs, Error, table};
+use super::{BenchArgs, Error, Seat, table};
 use crate::output;
 
 /// One row, as documented for scripts.
@@ -15,6 +16,8 @@ pub struct Row {
     pub bench: &'static str,
     /// `typed` or `bytes`; `a2a` also `threaded` or `deltafs`.
     pub api: &'static str,
+    /// `inline`, `threaded`, `minirank` or `agent`.
+    pub seat: String,
     /// Ranks of the job.
     pub ranks: u32,
     /// Nodes of the job.
@@ -122,6 +125,7 @@ pub fn with_provider(
     Ok(Row {
         bench: case.bench,
         api: case.api,
+        seat: super::text(seat(args.seat, case.api, job.topology())),
         ranks: job.topology().size(),
         nodes: job.topology().nodes(),
         route: route.to_string(),
@@ -145,6 +149,17 @@ pub fn with_provider(
         ctx_switches,
         checked: true,
     })
+}
+
+/// The seat of a row, which is not always asked for: the job that this process is in may have
+/// agents, and two interfaces of `a2a` have threads.
+fn seat(asked: Seat, api: &str, topology: &Topology) -> Seat {
+    let has_threads = [Api::Threaded, Api::Deltafs].map(Api::name).contains(&api);
+    match asked {
+        Seat::Inline if topology.has_agents() => Seat::Agent,
+        Seat::Inline if has_threads => Seat::Threaded,
+        _ => asked,
+    }
 }
 
 /// Says once why a column is empty.

@@ -1,9 +1,10 @@
 //! Ranks that are processes, or threads of processes: a benchmark runs on each of them alike.
 
 use trihop::minirank::{self, MiniRank};
-use trihop::{DumpOutput, Job, Options, Stats, Topology};
+use trihop::{DumpOutput, Job, Options, Stats, Topology, threaded};
 
-use super::{BenchArgs, Error, Name, Seat, a2a, text};
+use super::a2a::Api;
+use super::{BenchArgs, Error, Name, Seat, text};
 
 /// What a rank starts its job with.
 pub(crate) enum Start {
@@ -26,6 +27,16 @@ impl Start {
         job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
         Ok(job)
     }
+}
+
+/// As [`Start::job`], for a process that is a rank with threads.
+///
+/// # Errors
+/// The library's.
+pub(crate) fn in_threads(options: Options) -> Result<threaded::Job, Error> {
+    let job = threaded::Job::start(options)?;
+    job.dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
+    Ok(job)
 }
 
 /// Runs `rank` for each rank of this process.
@@ -66,45 +77,54 @@ pub(crate) fn wire_bytes(
     Ok(own.map_or(0, |stats| stats.wire_bytes) + relays)
 }
 
-/// Refuses what mini-ranks, and ranks with an agent, cannot measure.
+const EVERY: [Seat; 4] = [Seat::Inline, Seat::Threaded, Seat::Minirank, Seat::Agent];
+
+/// The seats that a benchmark can be measured on.
+fn seats(name: Name, apis: &[Api]) -> &'static [Seat] {
+    match name {
+        Name::Push if *apis != [Api::C] => &[Seat::Inline, Seat::Minirank, Seat::Agent],
+        Name::A2a | Name::Around | Name::Startup => &[Seat::Inline, Seat::Minirank, Seat::Agent],
+        Name::Ring => &[Seat::Inline, Seat::Minirank],
+        Name::P2p | Name::Scale => &[Seat::Inline],
+        // Its rank has an agent anyway: so it is with that seat, and without saying one.
+        Name::Attach => &[Seat::Inline, Seat::Agent],
+        Name::Histo | Name::Skew | Name::Ig | Name::Agups | Name::Exchange => &EVERY,
+        Name::Cc | Name::Channel | Name::Round | Name::Push => &EVERY,
+    }
+}
+
+/// Refuses a seat that the benchmark does not have, or not with these options.
 pub(super) fn check(name: Name, args: &BenchArgs) -> Result<(), Error> {
     if args.seat != Seat::Minirank && args.minis_per_rank.is_some() {
         let why = "--minis-per-rank is for --seat minirank";
         return Err(Error::Shape(why.to_owned()));
     }
-    if !matches!(args.seat, Seat::Minirank | Seat::Agent) {
-        return Ok(());
-    }
-    if name == Name::Attach && args.seat == Seat::Agent {
-        return Ok(()); // it has no other one
-    }
     let seat = text(args.seat);
-    let has = [
-        Name::Histo,
-        Name::A2a,
-        Name::Push,
-        Name::Cc,
-        Name::Channel,
-        Name::Round,
-        Name::Startup,
-    ];
-    let is_ring = name == Name::Ring && args.seat == Seat::Minirank;
-    if is_ring && args.size.iter().any(|&size| size != 8) {
+    let seats = seats(name, &args.api);
+    if !seats.contains(&args.seat) {
+        let instead = match (name, args.seat) {
+            (Name::A2a, Seat::Threaded) => "; --api threaded is in its place".to_owned(),
+            (Name::Push, Seat::Threaded) => "; `push --api c` has".to_owned(),
+            (Name::Attach, _) => "; its rank always has an agent".to_owned(),
+            _ => {
+                let all: Vec<String> = seats.iter().map(|&seat| text(seat)).collect();
+                format!("; it has {}", all.join(", "))
+            }
+        };
+        return Err(Error::Shape(format!(
+            "{} has no --seat {seat}{instead}",
+            text(name)
+        )));
+    }
+    let is_mini = args.seat == Seat::Minirank;
+    if name == Name::Ring && is_mini && args.size.iter().any(|&size| size != 8) {
         let why = "ring --seat minirank has items of 8 bytes";
         return Err(Error::Shape(why.to_owned()));
     }
-    if !has.contains(&name) && !is_ring {
-        let why = format!(
-            "{} has no --seat {seat}; histo, a2a, push, cc, channel, round and startup have, \
-             ring has minirank",
-            text(name)
-        );
-        return Err(Error::Shape(why));
-    }
-    let of_neither = [a2a::Api::Deltafs];
-    let of_agents = [a2a::Api::Threaded];
-    let is_possible = |api: &a2a::Api| {
-        !of_neither.contains(api) && (args.seat == Seat::Agent || !of_agents.contains(api))
+    let is_possible = |api: &Api| match api {
+        Api::Deltafs => args.seat == Seat::Inline,
+        Api::Threaded => !is_mini,
+        _ => true,
     };
     match args.api.iter().find(|api| !is_possible(api)) {
         Some(&api) => Err(Error::Shape(format!(

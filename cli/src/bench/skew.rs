@@ -1,15 +1,18 @@
 //! Histogram with indices that are far from uniform: those of an RMAT graph, Zipf's, and all in one
 //! rank's table.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
 use serde::Serialize;
 use trihop::Options;
 
-use super::histo::{self, TABLE, Table};
+use super::histo::{self, TABLE, Table, Updating};
 use super::random::{Random, Rmat, Zipf};
 use super::row::{self, Row};
+use super::seated::{self, on_ranks};
 use super::session::Session;
-use super::{BenchArgs, Error};
+use super::{BenchArgs, Error, Seat};
 
 /// Updates of a rank in a round, unless `--count` says how many.
 const COUNT: u64 = 1_000_000;
@@ -55,11 +58,23 @@ struct SkewRow<'a> {
     indices: Indices,
 }
 
-/// Runs the benchmark on this rank.
+/// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    let table = Table::new();
-    let job = crate::bench::start(options)?;
-    let session = Session::new(args, &job);
+    if args.seat == Seat::Threaded {
+        let job = seated::in_threads(options)?;
+        cases(args, &job)?;
+        return Ok(job.shutdown()?);
+    }
+    on_ranks(args, options, |start| {
+        let job = start.job()?;
+        cases(args, &job)?;
+        Ok(job.shutdown()?)
+    })
+}
+
+fn cases(args: &BenchArgs, job: &impl Updating) -> Result<(), Error> {
+    let table = Arc::new(Table::new());
+    let session = Session::new(args, job);
     let kinds = match &args.indices[..] {
         [] => Indices::value_variants(),
         some => some,
@@ -68,16 +83,15 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         let mut random = Random(u64::from(job.rank().0) + 1);
         let drawn = indices.draw(
             &mut random,
-            u64::from(job.size()),
+            u64::from(job.topology().size()),
             args.count.unwrap_or(COUNT),
         );
         let label = super::text(indices);
         let name = format!("skew {number} {label}");
         let (case, reps) = histo::updates(&session, &table, &name, &drawn, "skew")?;
-        let row = row::combine(args, &job, &case, &reps)?;
+        let row = row::combine(args, job, &case, &reps)?;
         let skew = SkewRow { row: &row, indices };
         session.print(&skew, |head| row::print_line(&row, &label, head))?;
     }
-    job.shutdown()?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
-const NOT_OPTIONS: [&str; 24] = [
+const NOT_OPTIONS: [&str; 22] = [
     "AGENT",
     "AGENT_JOB",
     "AGENT_LINGER_MS",
@@ -17,9 +17,7 @@ const NOT_OPTIONS: [&str; 24] = [
     "AGENT_PLACE",
     "AGENT_START",
     "BOOT_FD",
-    "MAX_EJECTION_MB",
     "MAX_GETMSG_MB",
-    "MAX_INJECTION_MB",
     "MINIS_PER_RANK",
     "PROGRESS_FD",
     "RANK",
@@ -104,6 +102,9 @@ impl Options {
                 // A list or an exclusion filters inside libfabric, and the scores decide among what
                 // is left.
                 fi_provider = (!value.starts_with('^') && !value.contains(',')).then_some(value);
+                continue;
+            }
+            if options.pools.set_variable(&name, &value)? {
                 continue;
             }
             let Some(key) = name.strip_prefix("TRIHOP_") else {

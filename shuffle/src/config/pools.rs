@@ -1,11 +1,12 @@
-//! What an agent may take for what is on its way between nodes, beside what each stream asks for.
+//! What an endpoint with links may take for what is on its way between nodes, beside what each
+//! stream asks for.
 
 use crate::error::{Error, Result};
 
-/// Variable of the bound of what an agent sends.
+/// Variable of the bound of what is sent.
 pub const ENV_INJECTION: &str = "TRIHOP_MAX_INJECTION_MB";
 
-/// Variable of the bound of what an agent receives.
+/// Variable of the bound of what is received.
 pub const ENV_EJECTION: &str = "TRIHOP_MAX_EJECTION_MB";
 
 /// Variable of the bound of what a rank's channels have handed out.
@@ -15,20 +16,19 @@ const ENV_GETMSG: &str = "TRIHOP_MAX_GETMSG_MB";
 /// they were got: `TRIHOP_MAX_GETMSG_MB`, in MiB; `None` where that is not set.
 ///
 /// # Errors
-/// As [`PoolLimits::from_env`].
+/// [`Error::Environment`]: it is no number from 1 to 1,048,576.
 pub(crate) fn getmsg_bytes_from_env() -> Result<Option<u64>> {
-    let bytes = parse(ENV_GETMSG, variable(ENV_GETMSG))?;
+    let text = std::env::var_os(ENV_GETMSG).map(|text| text.to_string_lossy().into_owned());
+    let bytes = parse(ENV_GETMSG, text)?;
     Ok((bytes != usize::MAX).then_some(bytes as u64))
-}
-
-fn variable(key: &str) -> Option<String> {
-    std::env::var_os(key).map(|text| text.to_string_lossy().into_owned())
 }
 
 /// Largest value of these variables, in MiB.
 const MOST_MB: usize = 1 << 20;
 
-/// Bounds of the pools of all streams of a job at its agent. Batches to other nodes are in them
+/// Bounds of the pools of all streams of a job at an endpoint that has links: an agent, the relay of
+/// mini-ranks, or a rank. Those of the environment are `TRIHOP_MAX_INJECTION_MB` and
+/// `TRIHOP_MAX_EJECTION_MB`, in MiB; none where these are not set. Batches to other nodes are in them
 /// from the time that they are filled until they are acknowledged, and batches from other nodes
 /// from the time that a receive is posted for them, a read of a long one included, until the
 /// ranks' lanes have them.
@@ -56,16 +56,18 @@ impl Default for PoolLimits {
 }
 
 impl PoolLimits {
-    /// Those of the environment: `TRIHOP_MAX_INJECTION_MB` and `TRIHOP_MAX_EJECTION_MB`, in MiB;
-    /// none where these are not set.
+    /// Takes a variable of the environment, where it is one of these.
     ///
     /// # Errors
-    /// [`Error::Environment`]: one is no number from 1 to 1,048,576.
-    pub fn from_env() -> Result<Self> {
-        Ok(Self {
-            injection_bytes: parse(ENV_INJECTION, variable(ENV_INJECTION))?,
-            ejection_bytes: parse(ENV_EJECTION, variable(ENV_EJECTION))?,
-        })
+    /// [`Error::Environment`]: it is no number from 1 to 1,048,576.
+    pub(super) fn set_variable(&mut self, name: &str, value: &str) -> Result<bool> {
+        let (key, bytes) = match name {
+            ENV_INJECTION => (ENV_INJECTION, &mut self.injection_bytes),
+            ENV_EJECTION => (ENV_EJECTION, &mut self.ejection_bytes),
+            _ => return Ok(false),
+        };
+        *bytes = parse(key, Some(value.to_owned()))?;
+        Ok(true)
     }
 
     /// Whether there are any.
@@ -139,7 +141,7 @@ impl PoolLimits {
             return Ok(());
         };
         let why = format!(
-            "the links of `{stream}` need {needed} bytes at the agent at least to {what}, and \
+            "the links of `{stream}` need {needed} bytes at least to {what}, and \
              {left} of {limit} are left beside other streams, closed ones included; raise it, give \
              streams that follow each other the same options, or lower remote_buftarget_bytes"
         );
@@ -176,6 +178,16 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_the_environment_are_bounds() {
+        let mut limits = PoolLimits::default();
+        assert!(limits.set_variable(ENV_EJECTION, "3").unwrap());
+        assert!(!limits.set_variable(ENV_GETMSG, "4").unwrap());
+        assert_eq!(limits.ejection_bytes, 3 << 20);
+        assert_eq!(limits.injection_bytes, usize::MAX);
+        assert!(limits.set_variable(ENV_INJECTION, "0").is_err());
+    }
+
+    #[test]
     fn what_is_left_of_a_limit_is_what_others_do_not_hold() {
         let none = PoolLimits::default();
         assert_eq!(none.beside([1 << 40; 2]), none);
@@ -190,7 +202,11 @@ mod tests {
         let left = all.beside([60, 60]);
         assert_eq!(left.check(&all, "facts", [40, usize::MAX]), Ok(()));
         let text = left.check(&all, "facts", [41, 0]).unwrap_err().to_string();
-        for part in [ENV_INJECTION, "`facts` need 41 bytes", "40 of 100 are left"] {
+        for part in [
+            ENV_INJECTION,
+            "`facts` need 41 bytes at least",
+            "40 of 100 are left",
+        ] {
             assert!(text.contains(part), "{text}");
         }
     }

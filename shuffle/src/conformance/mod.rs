@@ -5,7 +5,8 @@
 //! same jobs run on what this machine has. A failure prints its seed; `TRIHOP_SEED=<seed>` runs
 //! only that one. With `TRIHOP_SIM_PROVIDER=cxi` (or another name of
 //! [`SIMULATED`](trihop_transport::fabric::quirks::SIMULATED)) the simulated fabric has the limits
-//! and rules of that provider; `providers` runs a few jobs under each.
+//! and rules of that provider where a job asks for none of its own; `providers` runs a few jobs
+//! under each.
 
 mod ageing;
 mod broadcasts;

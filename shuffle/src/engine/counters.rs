@@ -36,6 +36,7 @@ impl StreamState {
             .map(|link| (&link.counters, link.is_beyond));
         for (counters, is_beyond) in lanes.chain(links) {
             stats.queue_waits += counters.waits();
+            stats.forwarded_bytes += counters.forwarded_bytes();
             if is_beyond {
                 stats.runs_to_fabric += counters.forwarded();
                 stats.batches_sent += counters.sends();

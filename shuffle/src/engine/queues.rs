@@ -191,7 +191,7 @@ impl Queues {
             }
         };
         match added {
-            true => counters.added(input.is_own(), self.now_ns),
+            true => counters.added(input.is_own(), bytes, self.now_ns),
             false => counters.refused(self.now_ns),
         }
         added

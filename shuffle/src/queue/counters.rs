@@ -21,6 +21,8 @@ pub(crate) struct QueueCounters {
     own: u64,
     /// Frames that came over a lane or a link.
     forwarded: u64,
+    /// Bytes of these.
+    forwarded_bytes: u64,
     sends: u64,
     aged: u64,
     flushed: u64,
@@ -32,11 +34,16 @@ pub(crate) struct QueueCounters {
 }
 
 impl QueueCounters {
-    /// A frame was added.
+    /// A frame of so many bytes was added.
     #[inline]
-    pub fn added(&mut self, own: bool, now_ns: u64) {
-        self.own += u64::from(own);
-        self.forwarded += u64::from(!own);
+    pub fn added(&mut self, own: bool, bytes: usize, now_ns: u64) {
+        match own {
+            true => self.own += 1,
+            false => {
+                self.forwarded += 1;
+                self.forwarded_bytes += bytes as u64;
+            }
+        }
         if self.waiting_since_ns > 0 {
             self.end_wait(now_ns);
         }
@@ -73,6 +80,11 @@ impl QueueCounters {
     /// Frames added that came over a lane or a link.
     pub fn forwarded(&self) -> u64 {
         self.forwarded
+    }
+
+    /// Bytes of these.
+    pub fn forwarded_bytes(&self) -> u64 {
+        self.forwarded_bytes
     }
 
     /// Frames added.
@@ -112,6 +124,7 @@ impl QueueCounters {
             longest_wait_ns: self.longest_wait_ns.max(waiting_ns),
             waiting_ns,
             wakes: self.wakes,
+            forwarded_bytes: self.forwarded_bytes,
         }
     }
 }
@@ -123,7 +136,7 @@ mod tests {
     #[test]
     fn a_wait_lasts_from_the_first_refusal_to_the_next_frame() {
         let mut counters = QueueCounters::default();
-        counters.added(true, 5);
+        counters.added(true, 64, 5);
         for now_ns in [10, 20, 30] {
             counters.refused(now_ns);
         }
@@ -133,9 +146,9 @@ mod tests {
             40,
             "one that lasts counts"
         );
-        counters.added(false, 110);
+        counters.added(false, 40, 110);
         counters.refused(200);
-        counters.added(false, 201);
+        counters.added(false, 30, 201);
         counters.sent(SendReason::Full);
         counters.sent(SendReason::Age);
         counters.sent(SendReason::Flush);
@@ -144,6 +157,7 @@ mod tests {
             (stats.peer, stats.own_runs, stats.forwarded_runs),
             (7, 1, 2)
         );
+        assert_eq!(stats.forwarded_bytes, 70);
         assert_eq!(
             (stats.waits, stats.longest_wait_ns, stats.waiting_ns),
             (2, 100, 0)

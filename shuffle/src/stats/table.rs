@@ -75,6 +75,9 @@ macro_rules! counters_table {
                 /// Records that arrived and were never delivered because the job failed, or was
                 /// dropped without being shut down.
                 undelivered "records" ", {} undelivered";
+                /// Bytes of the runs that this rank forwarded, in `runs_to_fabric` and
+                /// `runs_from_fabric`.
+                forwarded_bytes "bytes" "; {} bytes forwarded";
             }
             queue {
                 /// Runs of this rank's own (its application's and its handlers'): records for one
@@ -97,6 +100,8 @@ macro_rules! counters_table {
                 max waiting_ns "nanoseconds" "?, one for {} ns by now";
                 /// Times that the consumer of a lane slept and was woken for what was shown to it.
                 sum wakes "times" "?; woke the consumer {} times";
+                /// Bytes of `forwarded_runs`.
+                sum forwarded_bytes "bytes" "?; {} bytes forwarded";
             }
         }
     };

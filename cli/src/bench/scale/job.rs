@@ -45,30 +45,22 @@ pub struct Counts {
     pub batches: u64,
     pub controls: u64,
     pub wire_bytes: u64,
-    /// Most bytes that a rank handed to the fabric.
-    busiest_bytes: u64,
-    /// Ranks that handed any.
-    representatives: u64,
 }
 
 impl Counts {
     fn of(job: &mut Simulation<'_>) -> Result<Self, Error> {
         let mut counts = Self::default();
-        let mut wire_bytes = vec![0; job.topology().size() as usize];
         for stream in 0..job.streams() {
             job.use_stream(stream)?;
-            for (rank, wire_bytes) in (0..).map(Rank).zip(&mut wire_bytes) {
+            for rank in (0..job.topology().size()).map(Rank) {
                 let stats = job.stats(rank);
                 counts.passages += stats.origin_frames + stats.remote_frames + stats.relay_frames;
                 counts.runs += stats.runs_delivered;
                 counts.batches += stats.batches_sent;
                 counts.controls += stats.controls_sent;
-                *wire_bytes += stats.wire_bytes;
+                counts.wire_bytes += stats.wire_bytes;
             }
         }
-        counts.wire_bytes = wire_bytes.iter().sum();
-        counts.busiest_bytes = wire_bytes.iter().copied().max().unwrap_or(0);
-        counts.representatives = wire_bytes.iter().filter(|&&bytes| bytes > 0).count() as u64;
         Ok(counts)
     }
 
@@ -79,7 +71,6 @@ impl Counts {
             batches: self.batches - before.batches,
             controls: self.controls - before.controls,
             wire_bytes: self.wire_bytes - before.wire_bytes,
-            ..self
         }
     }
 
@@ -89,6 +80,66 @@ impl Counts {
         self.batches += other.batches;
         self.controls += other.controls;
         self.wire_bytes += other.wire_bytes;
+    }
+}
+
+/// What a rank, as a representative, has done: runs that it passed on and their bytes, batches that
+/// it sealed, and bytes that it handed to the fabric, of all streams.
+const LOADS: usize = 4;
+type Load = [u64; LOADS];
+
+/// A number of all ranks: their sum, and the most that one has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Most {
+    pub total: u64,
+    pub most: u64,
+}
+
+/// How the work of representatives lies on the ranks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Loads {
+    pub relayed_runs: Most,
+    pub relayed_bytes: Most,
+    pub batches: Most,
+    pub wire_bytes: Most,
+}
+
+impl Loads {
+    fn of_each(job: &mut Simulation<'_>) -> Result<Vec<Load>, Error> {
+        let mut loads = vec![Load::default(); job.topology().size() as usize];
+        for stream in 0..job.streams() {
+            job.use_stream(stream)?;
+            for (rank, load) in (0..).map(Rank).zip(&mut loads) {
+                let stats = job.stats(rank);
+                let of_stream = [
+                    stats.runs_to_fabric + stats.runs_from_fabric,
+                    stats.forwarded_bytes,
+                    stats.batches_sent,
+                    stats.wire_bytes,
+                ];
+                for (sum, number) in load.iter_mut().zip(of_stream) {
+                    *sum += number;
+                }
+            }
+        }
+        Ok(loads)
+    }
+
+    /// Since `before`.
+    fn since(loads: &[Load], before: &[Load]) -> Self {
+        let most = |at: usize| {
+            let grown = loads.iter().zip(before).map(|(now, was)| now[at] - was[at]);
+            Most {
+                total: grown.clone().sum(),
+                most: grown.max().unwrap_or(0),
+            }
+        };
+        Self {
+            relayed_runs: most(0),
+            relayed_bytes: most(1),
+            batches: most(2),
+            wire_bytes: most(3),
+        }
     }
 }
 
@@ -103,13 +154,8 @@ pub struct Measured {
     pub crossing: u64,
     pub links: LinksOfAll,
     pub counts: Counts,
-    /// Most bytes that a representative handed to the fabric, and what it was on average, since the
-    /// job began.
-    pub busiest_bytes: u64,
-    pub average_bytes: u64,
-    /// Runs that ranks passed on, of all and of the one that passed on most.
-    pub relayed: u64,
-    pub most_relayed: u64,
+    /// Of the first job where several were added.
+    pub loads: Loads,
     /// Rounds of progress until all was delivered.
     pub rounds: u64,
     pub fence_rounds: u32,
@@ -221,19 +267,6 @@ fn failed(error: SimulationError) -> Error {
     }
 }
 
-/// Runs that each rank has passed on.
-fn relayed(job: &mut Simulation<'_>) -> Result<Vec<u64>, Error> {
-    let mut relayed = vec![0; job.topology().size() as usize];
-    for stream in 0..job.streams() {
-        job.use_stream(stream)?;
-        for (rank, relayed) in (0..).map(Rank).zip(&mut relayed) {
-            let stats = job.stats(rank);
-            *relayed += stats.runs_to_fabric + stats.runs_from_fabric;
-        }
-    }
-    Ok(relayed)
-}
-
 /// A job that is warm: everything that it will send was sent once.
 pub struct WarmJob {
     job: Simulation<'static>,
@@ -281,7 +314,7 @@ impl WarmJob {
     pub fn measure(mut self) -> Result<Measured, Error> {
         let job = &mut self.job;
         let (warm, rounds_before) = (Counts::of(job)?, job.rounds());
-        let relayed_before = relayed(job)?;
+        let loads_before = Loads::of_each(job)?;
         let clock = Clock::start();
         let (messages, crossing) = send(job, &self.ledger, self.work, 1)?;
         job.settle().map_err(failed)?;
@@ -295,8 +328,7 @@ impl WarmJob {
         let fence = clock.stop();
         let memory = Memory::now().since(self.before);
         let all = Counts::of(job)?;
-        let relayed = relayed(job)?.into_iter().zip(&relayed_before);
-        let relayed = relayed.map(|(now, before)| now - before);
+        let loads = Loads::since(&Loads::of_each(job)?, &loads_before);
         let mut round = None;
         if job.topology().size() <= ROUND_RANKS {
             let clock = Clock::start();
@@ -316,10 +348,7 @@ impl WarmJob {
             crossing,
             links: self.links,
             counts: all.since(&warm),
-            busiest_bytes: all.busiest_bytes,
-            relayed: relayed.clone().sum(),
-            most_relayed: relayed.max().unwrap_or(0),
-            average_bytes: all.wire_bytes / all.representatives.max(1),
+            loads,
             rounds,
             fence_rounds,
             build: self.build,
@@ -453,8 +482,6 @@ impl Measured {
         self.messages += other.messages;
         self.crossing += other.crossing;
         self.counts.add(&other.counts);
-        self.relayed += other.relayed;
-        self.most_relayed = self.most_relayed.max(other.most_relayed);
         self.rounds += other.rounds;
         for (mine, theirs) in [
             (&mut self.build, other.build),

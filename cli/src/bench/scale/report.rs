@@ -5,7 +5,7 @@ use trihop::Topology;
 use trihop::route::{Rails, RouteName};
 
 use super::super::{BenchArgs, Error, row};
-use super::job::{Measured, ROUND_RANKS};
+use super::job::{Loads, Measured, ROUND_RANKS};
 use crate::output;
 use crate::topo::load::Load;
 
@@ -51,6 +51,12 @@ struct Row {
     /// Runs that a rank passed on, being neither end: on average, and most.
     relayed_runs_per_rank: f64,
     most_relayed_runs: u64,
+    /// Bytes of these runs.
+    relayed_bytes_per_rank: f64,
+    most_relayed_bytes: u64,
+    /// Batches that a rank sealed for other nodes: on average, and most.
+    batches_per_rank: f64,
+    most_batches: u64,
     /// The same of three hops.
     three_hop: ThreeHop,
     /// Messages between nodes by all one-way links.
@@ -61,8 +67,7 @@ struct Row {
     controls_per_batch: f64,
     /// Bytes handed to the fabric per message between nodes, headers and control messages included.
     wire_bytes_per_msg: f64,
-    /// Bytes that the busiest representative handed to the fabric, by the average of those that
-    /// sent any.
+    /// Bytes that the busiest rank handed to the fabric, by the average of all ranks.
     busiest_representative: f64,
     /// Rounds of progress per message.
     rounds_per_msg: f64,
@@ -134,7 +139,12 @@ fn ratio(a: u64, b: u64) -> f64 {
 
 fn row(route: RouteName, large: &Measured, small: Option<&Measured>) -> Result<Row, Error> {
     let ranks = u64::from(large.topology.size());
-    let average = large.average_bytes as f64;
+    let Loads {
+        relayed_runs,
+        relayed_bytes,
+        batches,
+        wire_bytes,
+    } = large.loads;
     Ok(Row {
         bench: "scale",
         ranks: large.topology.size(),
@@ -154,8 +164,12 @@ fn row(route: RouteName, large: &Measured, small: Option<&Measured>) -> Result<R
         system_bound_bytes_per_rank: large.bound_bytes.1,
         links_per_rank: ratio(large.links.total, ranks),
         most_links_per_rank: large.links.most,
-        relayed_runs_per_rank: ratio(large.relayed, ranks),
-        most_relayed_runs: large.most_relayed,
+        relayed_runs_per_rank: ratio(relayed_runs.total, ranks),
+        most_relayed_runs: relayed_runs.most,
+        relayed_bytes_per_rank: ratio(relayed_bytes.total, ranks),
+        most_relayed_bytes: relayed_bytes.most,
+        batches_per_rank: ratio(batches.total, ranks),
+        most_batches: batches.most,
         three_hop: ThreeHop::of(&large.topology, large.messages)?,
         msgs_per_link: if large.crossing == 0 {
             0.0
@@ -165,11 +179,7 @@ fn row(route: RouteName, large: &Measured, small: Option<&Measured>) -> Result<R
         msgs_per_batch: ratio(large.crossing, large.counts.batches),
         controls_per_batch: ratio(large.counts.controls, large.counts.batches),
         wire_bytes_per_msg: ratio(large.counts.wire_bytes, large.crossing),
-        busiest_representative: if average > 0.0 {
-            large.busiest_bytes as f64 / average
-        } else {
-            0.0
-        },
+        busiest_representative: ratio(wire_bytes.most * ranks, wire_bytes.total),
         rounds_per_msg: ratio(large.rounds, large.messages),
         fence_rounds: large.fence_rounds,
         fence_cpu_us_per_rank: large.fence.cpu_seconds * 1e6 / ranks as f64,
@@ -212,7 +222,7 @@ pub fn print(
          # {} messages of 8 bytes, all checked",
         row.ranks, row.nodes, row.route, row.messages
     ))?;
-    let lines: [(&str, String); 13] = [
+    let lines: [(&str, String); 14] = [
         (
             "memory per rank, touched",
             format!(
@@ -241,12 +251,19 @@ pub fn print(
         (
             "relayed per rank",
             format!(
-                "{:.2} runs, {} at most; by three hops {:.2} messages, {:.0} at most",
+                "{:.2} runs, {} at most, {:.0} bytes, {} at most; by three hops {:.2} messages, \
+                 {:.0} at most",
                 row.relayed_runs_per_rank,
                 row.most_relayed_runs,
+                row.relayed_bytes_per_rank,
+                row.most_relayed_bytes,
                 row.three_hop.relayed_msgs_per_rank,
                 row.three_hop.most_relayed_msgs
             ),
+        ),
+        (
+            "batches per rank",
+            format!("{:.2}, {} at most", row.batches_per_rank, row.most_batches),
         ),
         ("messages per link", format!("{:.4}", row.msgs_per_link)),
         (
@@ -262,7 +279,10 @@ pub fn print(
         ),
         (
             "busiest representative",
-            format!("{:.2} x the average", row.busiest_representative),
+            format!(
+                "{:.2} x the average bytes to other nodes",
+                row.busiest_representative
+            ),
         ),
         (
             "cost per message",
