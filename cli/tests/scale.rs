@@ -80,7 +80,10 @@ fn relayed_bytes_and_batches_are_counted_for_one_rail_and_many() {
         let number = |key: &str| row[key].as_f64().unwrap();
         let (mean, most) = (number("batches_per_rank"), number("most_batches"));
         assert!(most >= mean && mean > 0.0, "{row}");
-        let (mean, most) = (number("relayed_bytes_per_rank"), number("most_relayed_bytes"));
+        let (mean, most) = (
+            number("relayed_bytes_per_rank"),
+            number("most_relayed_bytes"),
+        );
         assert!(most >= mean, "{row}");
         (number("busiest_representative"), mean, most)
     };

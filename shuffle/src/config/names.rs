@@ -84,6 +84,12 @@ impl Options {
             if key.is_some_and(|key| NOT_OPTIONS.contains(&key) || is_anothers(key)) {
                 continue;
             }
+            if options
+                .pools
+                .set_variable(&name, &value.to_string_lossy())?
+            {
+                continue;
+            }
             if let Some(key) = key.filter(|key| !is_option(&key.to_lowercase())) {
                 match unknown::nearest(key) {
                     Some(meant) => {
@@ -102,9 +108,6 @@ impl Options {
                 // A list or an exclusion filters inside libfabric, and the scores decide among what
                 // is left.
                 fi_provider = (!value.starts_with('^') && !value.contains(',')).then_some(value);
-                continue;
-            }
-            if options.pools.set_variable(&name, &value)? {
                 continue;
             }
             let Some(key) = name.strip_prefix("TRIHOP_") else {
@@ -147,6 +150,18 @@ mod tests {
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
         )
+    }
+
+    #[test]
+    fn bounds_of_pools_are_variables_and_no_options() {
+        let options = from(&[("TRIHOP_MAX_INJECTION_MB", "2")]).unwrap();
+        assert_eq!(options.pools.injection_bytes, 2 << 20);
+        let text = from(&[("TRIHOP_MAX_EJECTION_MB", "2M")])
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("TRIHOP_MAX_EJECTION_MB"), "{text}");
+        let mut options = options;
+        assert!(options.set("max_injection_mb", "2").is_err());
     }
 
     #[test]
