@@ -198,10 +198,12 @@ def agents():
             words = (entry / "cmdline").read_bytes().split(b"\\0")
         except (OSError, IndexError, ValueError):
             continue
-        if parent == os.getppid() and b"agent" in words:
+        if parent == os.getppid() and words[1:2] == [b"agent"]:
             yield int(entry.name)
 
 
+# The launcher asks the ranks to end as soon as an agent is gone.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 job = trihop.Job()
 stream = job.stream("items", np.uint64)
 stream.fence()
