@@ -9,9 +9,10 @@ use serde::Serialize;
 use crate::calls::PUSHES;
 use crate::client;
 use crate::partition;
-use crate::plan::Work;
+use crate::plan::{A2A, Work};
 use crate::results::Results;
 use crate::rows::{BARE, CACHE_LINE, FI_PINGPONG, Measure};
+use crate::seats;
 use crate::statistics::Spread;
 
 /// Where a figure has to be.
@@ -164,15 +165,29 @@ const GOALS: &[Goal] = &[
     ),
     (
         "S2",
+        "histo, two nodes / aggregation by hand over the best MPI, P=4",
+        |r| r.aggregated(&histo(4, 2, 5_000_000), Measure::Rate),
+        Bound::AtLeast(1.0),
+        None,
+    ),
+    (
+        "S2",
+        "histo, two nodes / aggregation by hand over the best MPI, P=8",
+        |r| r.aggregated(&histo(8, 2, 5_000_000), Measure::Rate),
+        Bound::AtLeast(1.0),
+        None,
+    ),
+    (
+        "S2",
         "histo, two nodes / direct, P=4",
-        |r| r.direct(4),
+        |r| r.direct(&histo(4, 2, 5_000_000)),
         Bound::AtLeast(0.9),
         None,
     ),
     (
         "S2",
         "histo, two nodes / direct, P=8",
-        |r| r.direct(8),
+        |r| r.direct(&histo(8, 2, 5_000_000)),
         Bound::AtLeast(0.9),
         None,
     ),
@@ -222,6 +237,26 @@ const GOALS: &[Goal] = &[
         },
         Bound::AtLeast(6e9),
         Some(Measure::Bandwidth),
+    ),
+    (
+        "S5",
+        "a2a, two nodes, P=4 / direct, the worst size of 16 B to 4 KiB",
+        |r| {
+            let all: Result<Vec<f64>, String> = A2A
+                .iter()
+                .map(|&(size, items)| r.direct(&Work::new("a2a", 4, 2, items, size)))
+                .collect();
+            Ok(all?.into_iter().fold(f64::INFINITY, f64::min))
+        },
+        Bound::AtLeast(0.9),
+        None,
+    ),
+    (
+        "S5",
+        "a2a, CPU per message of 128 B, P=4 / aggregation by hand over the best MPI",
+        |r| r.aggregated(&Work::new("a2a", 4, 2, 500_000, 128), Measure::CpuUs),
+        Bound::AtMost(1.1),
+        None,
     ),
     (
         "S6",
@@ -358,6 +393,79 @@ const GOALS: &[Goal] = &[
         Some(Measure::WireBytes),
     ),
     (
+        "T1",
+        "8 B between two mini-ranks of a process / cache-line ping-pong",
+        |r| {
+            r.ratio(
+                &seats::threads(),
+                "trihop, handler",
+                &[CACHE_LINE],
+                Measure::LatencyUs,
+            )
+        },
+        Bound::AtMost(1.6),
+        None,
+    ),
+    (
+        "T2",
+        "channels with an agent, 8 B, half a round trip",
+        |r| r.channel(8, Measure::LatencyUs),
+        Bound::AtMost(1.0),
+        Some(Measure::LatencyUs),
+    ),
+    (
+        "T2",
+        "channels with an agent, 8 B, stream",
+        |r| r.channel(8, Measure::Rate),
+        Bound::AtLeast(5e6),
+        Some(Measure::Rate),
+    ),
+    (
+        "T2",
+        "channels with an agent, 1 MiB, half a round trip",
+        |r| r.channel(1 << 20, Measure::LatencyUs),
+        Bound::AtMost(63.0),
+        Some(Measure::LatencyUs),
+    ),
+    (
+        "T3",
+        "histo, two nodes, agents / inline, P=4",
+        |r| r.agents(&histo(4, 2, 5_000_000)),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
+        "T3",
+        "histo, two nodes, agents / inline, P=8",
+        |r| r.agents(&histo(8, 2, 5_000_000)),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
+        "T3",
+        "a2a, two nodes, agents / inline, 128 B, P=4",
+        |r| r.agents(&Work::new("a2a", 4, 2, 500_000, 128)),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
+        "T3",
+        "a2a, two nodes, agents / inline, 1 KiB, P=4",
+        |r| r.agents(&Work::new("a2a", 4, 2, 65_536, 1024)),
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
+        "T4",
+        "histo, one node, 4 mini-ranks of a process / 4 processes",
+        |r| {
+            let minis = "trihop mini-ranks, typed";
+            r.ratio(&histo(4, 1, 5_000_000), minis, &[OURS], Measure::Rate)
+        },
+        Bound::AtLeast(0.8),
+        None,
+    ),
+    (
         partition::BENCH,
         "a table by a key, 2 ranks / 1 rank",
         |r| r.partition(2, &[1]),
@@ -483,9 +591,26 @@ impl Round<'_> {
         self.figure(&Work::new("push", 2, 1, PUSHES, 8), system, Measure::Rate)
     }
 
-    fn direct(&self, ranks: u32) -> Result<f64, String> {
-        let work = histo(ranks, 2, 5_000_000);
-        self.ratio(&work, OURS, &["trihop direct, typed"], Measure::Rate)
+    fn direct(&self, work: &Work) -> Result<f64, String> {
+        self.ratio(work, OURS, &["trihop direct, typed"], Measure::Rate)
+    }
+
+    /// Over the best aggregation by hand between two nodes: one hop, a buffer for each rank.
+    fn aggregated(&self, work: &Work, measure: Measure) -> Result<f64, String> {
+        let theirs = [
+            "MPICH aggregate, odd-even",
+            "MPICH aggregate, tcp",
+            "Open MPI aggregate, tcp",
+        ];
+        self.ratio(work, OURS, &theirs, measure)
+    }
+
+    fn agents(&self, work: &Work) -> Result<f64, String> {
+        self.ratio(work, "trihop agent, typed", &[OURS], Measure::Rate)
+    }
+
+    fn channel(&self, size: usize, measure: Measure) -> Result<f64, String> {
+        self.figure(&seats::channels(size), "trihop agent, bytes", measure)
     }
 
     fn p2p(&self, size: usize, measure: Measure) -> Result<f64, String> {

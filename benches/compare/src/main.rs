@@ -18,6 +18,7 @@ mod report;
 mod results;
 mod rows;
 mod run;
+mod seats;
 mod statistics;
 mod threads;
 

@@ -6,6 +6,7 @@ use crate::calls;
 use crate::client;
 use crate::entries::{Entry, REPS, Setting};
 use crate::mpi::{Form, Mpi};
+use crate::seats;
 
 /// A work that all entries of a contest do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +119,7 @@ pub fn contests(setting: &Setting) -> Vec<Contest> {
     all.extend(many(setting));
     all.extend(clients(setting));
     all.extend(calls::contests(setting));
+    all.extend(seats::contests(setting));
     all.push(crate::partition::contest(setting));
     all
 }
@@ -135,71 +137,94 @@ struct Many {
     quick: bool,
 }
 
+/// Sizes of `a2a` in bytes, and messages of a rank. Rivals take part in two of them.
+pub const A2A: [(usize, u64); 9] = [
+    (16, 2_000_000),
+    (32, 1_000_000),
+    (64, 1_000_000),
+    (128, 500_000),
+    (256, 250_000),
+    (512, 125_000),
+    (1024, 65_536),
+    (2048, 32_768),
+    (4096, 16_384),
+];
+
 const ALL: &[&str] = &["isend", "aggregate", "alltoallv"];
 const BUFFERED: &[&str] = &["aggregate", "alltoallv"];
 
-const MANY: [Many; 11] = {
-    const fn row(
-        goals: &'static [&'static str],
-        bench: &'static str,
-        (ranks, nodes): (u32, u32),
-        (size, items): (usize, u64),
-        engines: &'static [&'static str],
-        quick: bool,
-    ) -> Many {
-        Many {
-            goals,
-            bench,
-            ranks,
-            nodes,
-            size,
-            items,
-            engines,
-            quick,
-        }
+const fn row(
+    goals: &'static [&'static str],
+    bench: &'static str,
+    (ranks, nodes): (u32, u32),
+    (size, items): (usize, u64),
+    engines: &'static [&'static str],
+    quick: bool,
+) -> Many {
+    Many {
+        goals,
+        bench,
+        ranks,
+        nodes,
+        size,
+        items,
+        engines,
+        quick,
     }
-    [
-        row(&["S1", "S14"], "histo", (2, 1), (8, 1_000_000), ALL, true),
-        row(
-            &["S1", "S6"],
-            "histo",
-            (2, 1),
-            (8, 5_000_000),
-            BUFFERED,
-            true,
-        ),
-        row(&["S6"], "histo", (8, 1), (8, 5_000_000), BUFFERED, true),
-        row(
-            &["S2", "S3", "S7"],
-            "histo",
-            (4, 2),
-            (8, 5_000_000),
-            BUFFERED,
-            true,
-        ),
-        row(
-            &["S2", "S3", "S7"],
-            "histo",
-            (4, 2),
-            (8, 1_000_000),
-            ALL,
-            false,
-        ),
-        row(
-            &["S2", "S3"],
-            "histo",
-            (8, 2),
-            (8, 5_000_000),
-            BUFFERED,
-            false,
-        ),
-        row(&["S2"], "histo", (8, 2), (8, 1_000_000), &[], true),
-        row(&["S2"], "histo", (64, 8), (8, 1_000_000), &[], false),
-        row(&["S4"], "ig", (4, 2), (16, 1_000_000), ALL, true),
-        row(&["S5"], "a2a", (4, 2), (128, 500_000), ALL, true),
-        row(&["S5"], "a2a", (4, 2), (1024, 65_536), BUFFERED, true),
-    ]
-};
+}
+
+const MANY: [Many; 12] = [
+    row(&["S1", "S14"], "histo", (2, 1), (8, 1_000_000), ALL, true),
+    row(
+        &["S1", "S6"],
+        "histo",
+        (2, 1),
+        (8, 5_000_000),
+        BUFFERED,
+        true,
+    ),
+    row(&["S6"], "histo", (8, 1), (8, 5_000_000), BUFFERED, true),
+    row(
+        &["S2", "S3", "S7", "T3"],
+        "histo",
+        (4, 2),
+        (8, 5_000_000),
+        BUFFERED,
+        true,
+    ),
+    row(
+        &["S2", "S3", "S7"],
+        "histo",
+        (4, 2),
+        (8, 1_000_000),
+        ALL,
+        false,
+    ),
+    row(
+        &["S2", "S3", "T3"],
+        "histo",
+        (8, 2),
+        (8, 5_000_000),
+        BUFFERED,
+        false,
+    ),
+    row(&["S2"], "histo", (8, 2), (8, 1_000_000), &[], true),
+    row(&["S2"], "histo", (64, 8), (8, 1_000_000), &[], false),
+    row(&["S4"], "ig", (4, 2), (16, 1_000_000), ALL, true),
+    row(&["S5", "T3"], "a2a", (4, 2), (128, 500_000), ALL, true),
+    row(&["S5", "T3"], "a2a", (4, 2), (1024, 65_536), BUFFERED, true),
+    row(&["T4"], "histo", (4, 1), (8, 5_000_000), &[], false),
+];
+
+/// The other sizes of `a2a`, of ours alone.
+fn a2a_alone() -> impl Iterator<Item = Many> {
+    let has_rivals = |size| {
+        MANY.iter()
+            .any(|many| many.bench == "a2a" && many.size == size)
+    };
+    let alone = A2A.into_iter().filter(move |(size, _)| !has_rivals(*size));
+    alone.map(|sized| row(&["S5"], "a2a", (4, 2), sized, &[], false))
+}
 
 impl Many {
     fn ours(&self, setting: &Setting, system: &str, more: &[&str]) -> Entry {
@@ -236,14 +261,21 @@ pub fn way(nodes: u32) -> String {
     }
 }
 
-fn many(setting: &Setting) -> impl Iterator<Item = Contest> {
-    MANY.iter()
+fn many(setting: &Setting) -> impl Iterator<Item = Contest> + '_ {
+    MANY.into_iter()
+        .chain(a2a_alone())
         .filter(|many| many.quick || !setting.quick)
         .map(|many| {
             let work = Work::new(many.bench, many.ranks, many.nodes, many.items, 0);
             let mut entries = vec![many.ours(setting, "trihop", &[])];
-            if many.nodes > 1 && many.bench == "histo" && many.ranks <= 8 {
+            if many.nodes > 1 && many.bench != "ig" && many.ranks <= 8 {
                 entries.push(many.ours(setting, "trihop direct", &["--route", "direct"]));
+            }
+            if many.goals.contains(&"T3") {
+                entries.push(many.ours(setting, "trihop agent", &["--seat", "agent"]));
+            }
+            if many.goals.contains(&"T4") {
+                entries.push(many.ours(setting, "trihop mini-ranks", &["--seat", "minirank"]));
             }
             for engine in many.engines {
                 for (mpi, form) in forms(many.nodes) {
@@ -479,7 +511,9 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(of("s4"), ["ig, P=4 on 2 nodes, 1000 k items a rank"]);
-        assert_eq!(of("a2a").len(), 2);
+        assert_eq!(of("a2a").len(), A2A.len());
+        assert_eq!(of("t2").len(), 1);
+        assert_eq!(of("t3").len(), 4);
         assert!(of("nothing").is_empty());
     }
 }
