@@ -3,6 +3,7 @@
 mod claims;
 mod hostile;
 mod inbox;
+mod killed;
 mod oracle;
 mod processes;
 mod threads;
