@@ -189,6 +189,33 @@ fn what_agents_hold_for_other_nodes_stays_within_the_limits_that_they_are_given(
     }
 }
 
+#[test]
+fn the_same_limits_bound_relays_of_mini_ranks_and_ranks_that_have_links() {
+    let most_of = |seat: &str, limit: &str, of: &str| {
+        let mut bench = Command::new(TRIHOP);
+        let shape = format!("--seat {seat} --ranks 4 --nodes 2 --count 50 --size 64");
+        bench.args(words(&format!("bench exchange {shape}")));
+        bench.env("TRIHOP_LOG", "memory=info");
+        bench.env("TRIHOP_REMOTE_MAXRPC", "64");
+        bench.env("TRIHOP_MAX_INJECTION_MB", limit);
+        bench.env("TRIHOP_MAX_EJECTION_MB", limit);
+        let ended = launched::run(bench).succeeded();
+        let lines = ended.stderr.lines();
+        let behind = lines.filter_map(|line| line.split_once(of)?.1.split_whitespace().next());
+        let pools = behind.map(|number| number.parse::<u64>().unwrap());
+        pools.max().expect("a line for each stream")
+    };
+    for seat in ["minirank", "inline"] {
+        for of in ["send pools ", "receive pools "] {
+            assert!(most_of(seat, "", of) > 1 << 20, "{seat}, {of}");
+            assert!(
+                (1..=1 << 20).contains(&most_of(seat, "1", of)),
+                "{seat}, {of}"
+            );
+        }
+    }
+}
+
 /// The ranks' library is one that cannot be loaded; the agents' is the system's.
 #[test]
 fn ranks_with_an_agent_open_no_fabric() {

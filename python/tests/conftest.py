@@ -40,8 +40,10 @@ def launch():
             text=True,
         )
         said = f"{program} as {shape} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
-        # None: a job that is to fail, by whatever its launcher says then.
-        assert ended.returncode == status if status is not None else ended.returncode != 0, said
+        if status is None:  # a job that is to fail, by whatever its launcher says then
+            assert ended.returncode != 0, said
+        else:
+            assert ended.returncode == status, said
         return ended.stdout
 
     return run

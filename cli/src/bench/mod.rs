@@ -248,8 +248,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub route: Option<RouteName>,
     /// Whose calls make progress: those of the rank's one thread, or a thread for it; or ranks are
-    /// threads, and one more in each process speaks with other nodes; or agents of each node do. Each
-    /// benchmark has inline; attach always has an agent
+    /// threads, and one more in each process speaks with other nodes; or agents of each node do.
+    /// Each benchmark has inline; attach always has an agent
     #[arg(long, value_enum, default_value = "inline")]
     pub seat: Seat,
     /// --seat minirank: ranks of each process [default: those of a node, at most 1024]

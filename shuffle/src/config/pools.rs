@@ -26,12 +26,12 @@ pub(crate) fn getmsg_bytes_from_env() -> Result<Option<u64>> {
 /// Largest value of these variables, in MiB.
 const MOST_MB: usize = 1 << 20;
 
-/// Bounds of the pools of all streams of a job at an endpoint that has links: an agent, the relay of
-/// mini-ranks, or a rank. Those of the environment are `TRIHOP_MAX_INJECTION_MB` and
-/// `TRIHOP_MAX_EJECTION_MB`, in MiB; none where these are not set. Batches to other nodes are in them
-/// from the time that they are filled until they are acknowledged, and batches from other nodes
-/// from the time that a receive is posted for them, a read of a long one included, until the
-/// ranks' lanes have them.
+/// Bounds of the pools of all streams of a job at an endpoint that has links: an agent, the relay
+/// of mini-ranks, or a rank. Those of the environment are `TRIHOP_MAX_INJECTION_MB` and
+/// `TRIHOP_MAX_EJECTION_MB`, in MiB; there are none where these are not set. Batches to other nodes
+/// are in them from the time that they are filled until they are acknowledged, and batches from
+/// other nodes from the time that a receive is posted for them, a read of a long one included, until
+/// the ranks' lanes have them.
 ///
 /// A stream gets half of what others leave of them at most, and more only where its links need that
 /// at least. So it may have fewer buffers: its links have less under way, and ranks that send wait.

@@ -85,8 +85,7 @@ impl Counts {
 
 /// What a rank, as a representative, has done: runs that it passed on and their bytes, batches that
 /// it sealed, and bytes that it handed to the fabric, of all streams.
-const LOADS: usize = 4;
-type Load = [u64; LOADS];
+type Load = [u64; 4];
 
 /// A number of all ranks: their sum, and the most that one has.
 #[derive(Debug, Clone, Copy, Default)]

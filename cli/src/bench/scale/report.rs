@@ -57,7 +57,7 @@ struct Row {
     /// Batches that a rank sealed for other nodes: on average, and most.
     batches_per_rank: f64,
     most_batches: u64,
-    /// The same of three hops.
+    /// Links and passed-on messages of three hops.
     three_hop: ThreeHop,
     /// Messages between nodes by all one-way links.
     msgs_per_link: f64,

@@ -1,5 +1,5 @@
-//! A producer that is killed after each of its stores: it is stepped instruction by instruction, and
-//! ended where its next store has reached the shared memory.
+//! A producer that is killed after each of its stores: it is stepped instruction by instruction,
+//! and ended where its next store has reached the shared memory.
 
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
@@ -76,7 +76,8 @@ impl Rig {
         bytes
     }
 
-    /// Starts a child that sends these, stopped before its first frame.
+    /// Starts a child that sends these, stopped before its first frame; `None` where it may not be
+    /// traced.
     fn start(&mut self, batches: Batches) -> Option<Child> {
         let sizes = batches.iter().flat_map(|batch| *batch);
         let frames = sizes.zip(self.before..);
@@ -89,8 +90,8 @@ impl Rig {
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "no further process");
         if pid == 0 {
-            // SAFETY: these calls are those that a forked child may make. Its mapping lies where the
-            // parent's does, which a child does not inherit, and is as long.
+            // SAFETY: these calls are those that a forked child may make. Its mapping lies where
+            // the parent's does, which a child does not inherit, and is as long.
             unsafe {
                 let (place, access) = (place.cast(), libc::PROT_READ | libc::PROT_WRITE);
                 let how = libc::MAP_SHARED | libc::MAP_FIXED;
