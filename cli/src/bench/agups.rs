@@ -11,10 +11,10 @@ use trihop::{Error as EngineError, Options, Rank, Reduce, Topology};
 
 use super::random::Random;
 use super::row::Case;
-use super::seated::{self, on_ranks};
+use super::seated::{self, on_any_seat};
 use super::session::{Session, Team};
 use super::shared::{Failure, Word};
-use super::{BenchArgs, Error, Seat};
+use super::{BenchArgs, Error};
 
 /// Updates of one updater.
 const LIFETIME: usize = 10;
@@ -179,22 +179,7 @@ impl Share {
 
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    if args.seat == Seat::Threaded {
-        let job = seated::in_threads(options)?;
-        let share = Arc::new(Share::new(job.topology()));
-        let handling = Arc::clone(&share);
-        let stream = job
-            .stream::<Updater>("agups")
-            .handler(move |_, updaters, stream| {
-                handling.handle(updaters, |target, updater| stream.push(target, updater));
-            })
-            .open()?;
-        case(&Session::new(args, &job), &share, &stream)?;
-        stream.shutdown()?;
-        return Ok(job.shutdown()?);
-    }
-    on_ranks(args, options, |start| {
-        let job = start.job()?;
+    on_any_seat!(args, options, |job| {
         let share = Arc::new(Share::new(job.topology()));
         let handling = Arc::clone(&share);
         let stream = job
@@ -204,8 +189,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
             })
             .open()?;
         case(&Session::new(args, &job), &share, &stream)?;
-        stream.shutdown()?;
-        Ok(job.shutdown()?)
+        stream.shutdown()
     })
 }
 

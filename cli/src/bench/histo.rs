@@ -11,10 +11,10 @@ use trihop::{Inline, Job, Options, Rank, Reduce, threaded};
 use super::random::Random;
 use super::round::Reps;
 use super::row::{self, Case, Row};
-use super::seated::{self, on_ranks};
+use super::seated::{self, on_any_seat};
 use super::session::{Session, Team};
 use super::shared::Word;
-use super::{BenchArgs, Error, Seat};
+use super::{BenchArgs, Error};
 
 /// Entries of a rank's table.
 pub(crate) const TABLE: u64 = 1_000_000;
@@ -84,16 +84,7 @@ struct HistoRow<'a> {
 
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    if args.seat == Seat::Threaded {
-        let job = seated::in_threads(options)?;
-        cases(args, &job)?;
-        return Ok(job.shutdown()?);
-    }
-    on_ranks(args, options, |start| {
-        let job = start.job()?;
-        cases(args, &job)?;
-        Ok(job.shutdown()?)
-    })
+    on_any_seat!(args, options, |job| cases(args, &job))
 }
 
 fn cases(args: &BenchArgs, job: &impl Updating) -> Result<(), Error> {

@@ -59,6 +59,26 @@ pub(crate) fn on_ranks(
     }
 }
 
+/// Runs the same words with the job of each rank of this process, on any seat: written once,
+/// compiled twice, since jobs, and what handlers send on, are of two types.
+macro_rules! on_any_seat {
+    ($args:expr, $options:expr, |$job:ident| $rank:expr) => {
+        match $args.seat {
+            $crate::bench::Seat::Threaded => {
+                let $job = $crate::bench::seated::in_threads($options)?;
+                $rank?;
+                Ok($job.shutdown()?)
+            }
+            _ => $crate::bench::seated::on_ranks($args, $options, |start| {
+                let $job = start.job()?;
+                $rank?;
+                Ok($job.shutdown()?)
+            }),
+        }
+    };
+}
+pub(crate) use on_any_seat;
+
 /// Bytes of a stream that were handed to the fabric for this rank: its own, or, for the first of
 /// those that have one relay, the relay's.
 ///

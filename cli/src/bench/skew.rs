@@ -10,9 +10,9 @@ use trihop::Options;
 use super::histo::{self, TABLE, Table, Updating};
 use super::random::{Random, Rmat, Zipf};
 use super::row::{self, Row};
-use super::seated::{self, on_ranks};
+use super::seated::on_any_seat;
 use super::session::Session;
-use super::{BenchArgs, Error, Seat};
+use super::{BenchArgs, Error};
 
 /// Updates of a rank in a round, unless `--count` says how many.
 const COUNT: u64 = 1_000_000;
@@ -60,16 +60,7 @@ struct SkewRow<'a> {
 
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
-    if args.seat == Seat::Threaded {
-        let job = seated::in_threads(options)?;
-        cases(args, &job)?;
-        return Ok(job.shutdown()?);
-    }
-    on_ranks(args, options, |start| {
-        let job = start.job()?;
-        cases(args, &job)?;
-        Ok(job.shutdown()?)
-    })
+    on_any_seat!(args, options, |job| cases(args, &job))
 }
 
 fn cases(args: &BenchArgs, job: &impl Updating) -> Result<(), Error> {
