@@ -22,6 +22,7 @@ fn one_record(mover: Mover, seed: u64) -> (bool, bool) {
             max_delay: 0,
             refuse_one_in: 2,
             bytes_per_tick: 0,
+            bytes_per_message: 0,
             kept_bytes: 0,
             limits: Limits {
                 eager_bytes: 256,

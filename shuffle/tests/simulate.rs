@@ -79,6 +79,7 @@ impl Plan {
             max_delay: dice.one_of(&[0, 1, 3, 12]),
             refuse_one_in: dice.one_of(&[0, 2, 3, 7]),
             bytes_per_tick: dice.one_of(&[0, 0, 0, 200, 1000]),
+            bytes_per_message: 0,
             // Messages that ask for slots, where links have none of their own.
             kept_bytes: if own_slots < ALL_OWN { 128 } else { 0 },
             limits,

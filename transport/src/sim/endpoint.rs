@@ -423,6 +423,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_message_takes_beside_its_bytes_counts_at_both_ends() {
+        let net = Net::new(SimOptions {
+            refuse_one_in: 0,
+            max_delay: 0,
+            bytes_per_tick: 10,
+            bytes_per_message: 5,
+            ..SimOptions::default()
+        });
+        let (mut target, mut source) = (net.link(), net.link());
+        let pool = target.create_pool(64, 8, Access::All).unwrap();
+        assert_eq!(target.post_receives(Tag(5), &pool, 4, Token(1)).unwrap(), 4);
+        let pool = source.create_pool(64, 4, Access::All).unwrap();
+        for bytes in [5, 1, 4, 15] {
+            let buffer = pool.take().unwrap();
+            let sent = source.post_send(SimLink::peer(0), Tag(5), buffer, bytes, Token(2));
+            sent.unwrap();
+        }
+        let mut came = Vec::new();
+        while !net.is_empty() {
+            net.tick();
+            let mut got = Vec::new();
+            target.poll(&mut got).unwrap();
+            came.push(got.len());
+        }
+        // Ten, six, nine, and twenty, which leave in the fifth tick.
+        assert_eq!(came, [1, 1, 1, 0, 0, 1]);
+    }
+
+    #[test]
     fn a_peer_that_was_disconnected_gets_nothing_until_it_is_connected_again() {
         let net = Net::new(SimOptions {
             refuse_one_in: 0,

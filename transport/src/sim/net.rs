@@ -24,6 +24,9 @@ pub struct SimOptions {
     /// Bytes that an endpoint sends in a tick, and takes in: what is more waits in line, at its
     /// source and at its target (0: no limit).
     pub bytes_per_tick: usize,
+    /// What each message takes at both beside its bytes, as if it had so many more: adapters send
+    /// and take in so many messages in a time, however short they are.
+    pub bytes_per_message: usize,
     /// Longest message without a posted receive that is kept until there is one, as providers keep
     /// short ones. A longer one breaks the rules.
     pub kept_bytes: usize,
@@ -60,6 +63,7 @@ impl Default for SimOptions {
             max_delay: 8,
             refuse_one_in: 7,
             bytes_per_tick: 0,
+            bytes_per_message: 0,
             kept_bytes: 0,
             limits,
             rules: Rules::default(),
@@ -178,7 +182,9 @@ impl State {
             let line = side(host);
             line.passed += self.options.bytes_per_tick;
             while let Some(first) = self.parcels.first(&line.parcels)
-                && let Some(left) = line.passed.checked_sub(first.bytes())
+                && let Some(left) = line
+                    .passed
+                    .checked_sub(first.bytes() + self.options.bytes_per_message)
             {
                 line.passed = left;
                 passed.extend(self.parcels.pop(&mut line.parcels));

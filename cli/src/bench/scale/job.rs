@@ -374,6 +374,7 @@ fn simulation(
             max_delay: 2,
             refuse_one_in: 0,
             bytes_per_tick: 0,
+            bytes_per_message: 0,
             kept_bytes: CONTROL_BYTES,
             limits: network.limits,
             // Nobody waits, and ranks are more than a process has descriptors.
