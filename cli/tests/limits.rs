@@ -1,5 +1,5 @@
-//! Jobs in a control group whose memory limit they do not fit: real groups, where this process may
-//! make them.
+//! Jobs within limits of the system: in a control group whose memory limit they do not fit (real
+//! groups, where this process may make them), and of an ordinary user with few descriptors.
 
 mod launched;
 
@@ -105,4 +105,25 @@ fn a_job_that_its_control_group_cannot_hold_is_refused_and_not_killed() {
     ] {
         assert!(ended.stderr.contains(part), "`{part}` in {}", ended.stderr);
     }
+}
+
+/// Linux counts the descriptors that are under way between all processes of a user, and lets an
+/// ordinary one send none beyond its own limit of open ones.
+#[test]
+fn many_ranks_of_a_node_start_with_few_descriptors() {
+    let is_root = rustix::process::geteuid().is_root();
+    let may_more = ["setpriv", "--bounding-set=-sys_admin,-sys_resource"];
+    let as_others = if is_root { &may_more[..] } else { &[] };
+    if is_root && Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no `setpriv` to give up what root may do beyond limits");
+        return;
+    }
+    let mut command = Command::new("sh");
+    // Each rank has two of each other one, and as many more while it starts; all of them have
+    // given each other 3,120.
+    command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"]);
+    command.args(as_others);
+    command.args([TRIHOP, "run", "--ranks", "40", "--"]);
+    command.args([TRIHOP, "exchange", "--count", "10"]);
+    run(command).succeeded();
 }

@@ -148,7 +148,8 @@ impl Process {
     }
 
     /// Gives the other processes of the node descriptors under `label`; the first endpoint of each,
-    /// and the number of its process.
+    /// and the number of its process. They may give theirs at the same time: what has come is kept
+    /// in between, so that few of them are under way at once.
     pub(super) fn give_to_all(
         &self,
         topology: &Topology,
@@ -156,26 +157,24 @@ impl Process {
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<Vec<(EndpointId, u32)>> {
-        let message = label.encode();
-        let give = |(end, name): &(EndpointId, String)| {
-            let given = Self::hand(topology, *end, name, &message, descriptors, deadline);
-            Ok((*end, given?))
+        let (message, cookie) = (label.encode(), label.cookie);
+        let mut keep = || -> Result<(), TransportError> {
+            let kept = self.look(|shared| shared.keep_arrived(topology, cookie))?;
+            if kept && self.is_shared() {
+                self.change(|_| ()); // others of this process may wait for them
+            }
+            Ok(())
         };
-        self.others.iter().map(give).collect()
-    }
-
-    /// Hands something to a process of the node; its number.
-    fn hand(
-        topology: &Topology,
-        end: EndpointId,
-        name: &str,
-        message: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-        deadline: Instant,
-    ) -> Result<u32> {
-        // Each process listens before anybody hears of its name.
-        DescriptorListener::send_to_listener(name, message, descriptors, deadline)
-            .map_err(|error| unreachable_or(topology.rank_of(end).0, error))
+        let mut given = Vec::new();
+        for (end, name) in &self.others {
+            keep()?;
+            // Each process listens before anybody hears of its name.
+            let hand = DescriptorListener::send_meanwhile;
+            let number = hand(name, &message, descriptors, deadline, &mut keep);
+            let number = number.map_err(|error| unreachable_or(topology.rank_of(*end).0, error))?;
+            given.push((*end, number));
+        }
+        Ok(given)
     }
 
     /// Says something to a rank of this agent, or to the agent of this rank.
@@ -291,8 +290,9 @@ impl Process {
     /// What another process has said before it went, where it could not be reached any more.
     fn said_why(&self, topology: &Topology, cookie: u64, error: Error) -> Error {
         self.look(|shared| {
-            let kept = shared.keep_arrived(topology, cookie).map(drop);
-            let said = kept.and_then(|()| shared.requests.check());
+            let kept = shared.keep_arrived(topology, cookie);
+            let said = kept.map_err(Error::from);
+            let said = said.and_then(|_| shared.requests.check());
             said.err().unwrap_or(error)
         })
     }
@@ -454,7 +454,11 @@ impl Shared {
     }
 
     /// Keeps the parcels that have arrived so far; whether there were any.
-    pub fn keep_arrived(&mut self, topology: &Topology, cookie: u64) -> Result<bool> {
+    pub fn keep_arrived(
+        &mut self,
+        topology: &Topology,
+        cookie: u64,
+    ) -> Result<bool, TransportError> {
         let mut any = false;
         while let Some(parcel) = self.listener.try_accept()? {
             self.keep(topology, cookie, parcel);

@@ -158,7 +158,12 @@ impl DescriptorListener {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<u32> {
-        Self::hand(name, message, fds, deadline, true)
+        let parcel = Parcel {
+            message,
+            fds,
+            deadline,
+        };
+        parcel.hand(name, true, &mut || Ok(()))
     }
 
     /// As [`send_until`](Self::send_until), to a listener that is known to have been there: where
@@ -172,67 +177,30 @@ impl DescriptorListener {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<u32> {
-        Self::hand(name, message, fds, deadline, false)
+        Self::send_meanwhile(name, message, fds, deadline, &mut || Ok(()))
     }
 
-    fn hand(
+    /// As [`send_to_listener`](Self::send_to_listener), for processes that give each other
+    /// descriptors all at once: while it waits, `meanwhile` is called again and again, and accepts
+    /// what others have for this one. Linux lets a process of an ordinary user send none while more
+    /// of that user's are under way than it may have open (`ulimit -n`), and no listener keeps more
+    /// than `net.core.somaxconn` waiting.
+    ///
+    /// # Errors
+    /// As [`send_until`](Self::send_until), and what `meanwhile` says.
+    pub fn send_meanwhile(
         name: &str,
         message: &[u8],
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
-        may_appear: bool,
+        meanwhile: &mut dyn FnMut() -> Result<()>,
     ) -> Result<u32> {
-        if message.is_empty() || message.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_DESCRIPTORS {
-            return Err(Error::config(
-                "listener",
-                format!(
-                    "{} bytes and {} descriptors in one message; possible are 1 to {MAX_MESSAGE_BYTES} and 0 to \
-                     {MAX_DESCRIPTORS}",
-                    message.len(),
-                    fds.len()
-                ),
-            ));
-        }
-        let what = || {
-            format!(
-                "handing {} descriptors to the abstract socket @{name}",
-                fds.len()
-            )
+        let parcel = Parcel {
+            message,
+            fds,
+            deadline,
         };
-        let socket =
-            connect(&address(name)?, deadline, may_appear).map_err(|e| Error::system(what(), e))?;
-        let peer = credentials(socket.as_fd()).map_err(|e| Error::system(what(), e))?;
-        let ours = rustix::process::geteuid().as_raw();
-        if peer.uid != ours {
-            let why = format!(
-                "its listener is user {}, this process is user {ours}",
-                peer.uid
-            );
-            return Err(Error::system(
-                what(),
-                std::io::Error::new(std::io::ErrorKind::PermissionDenied, why),
-            ));
-        }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            // The buffer has room for `MAX_DESCRIPTORS`.
-            ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        loop {
-            match rustix::net::sendmsg(
-                &socket,
-                &[IoSlice::new(message)],
-                &mut ancillary,
-                SendFlags::NOSIGNAL,
-            ) {
-                Ok(_) => return Ok(peer.pid as u32),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait(&mut [PollFd::new(&socket, PollFlags::OUT)], deadline)
-                    .map_err(|e| Error::system(what(), e))?,
-                Err(e) => return Err(Error::system(what(), e)),
-            }
-        }
+        parcel.hand(name, false, meanwhile)
     }
 
     /// Waits until `deadline` for the next message: its bytes, descriptors, and the sender's
@@ -395,6 +363,119 @@ impl DescriptorListener {
     }
 }
 
+/// What is handed to a listener.
+struct Parcel<'a> {
+    message: &'a [u8],
+    fds: &'a [BorrowedFd<'a>],
+    deadline: Instant,
+}
+
+impl Parcel<'_> {
+    /// Hands it to the listener of `name`; the number of its process.
+    fn hand(
+        &self,
+        name: &str,
+        may_appear: bool,
+        meanwhile: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<u32> {
+        let (bytes, descriptors) = (self.message.len(), self.fds.len());
+        if bytes == 0 || bytes > MAX_MESSAGE_BYTES || descriptors > MAX_DESCRIPTORS {
+            let why = format!(
+                "{bytes} bytes and {descriptors} descriptors in one message; possible are 1 to {MAX_MESSAGE_BYTES} \
+                 and 0 to {MAX_DESCRIPTORS}"
+            );
+            return Err(Error::config("listener", why));
+        }
+        let address = address(name)?;
+        let what = || format!("handing {descriptors} descriptors to the abstract socket @{name}");
+        let failed = |e: Errno| Error::system(what(), e);
+        let mut pause = Pause::until(self.deadline);
+        let socket = loop {
+            match connect(&address) {
+                Ok(socket) => break socket,
+                // Nobody listens yet, or has room: a unix socket offers nothing to wait on.
+                Err(e) if e == Errno::AGAIN || (e == Errno::CONNREFUSED && may_appear) => {
+                    pause.or_else(&mut *meanwhile, || failed(e))?;
+                }
+                Err(e) => return Err(failed(e)),
+            }
+        };
+        let peer = credentials(socket.as_fd()).map_err(|e| Error::system(what(), e))?;
+        let ours = rustix::process::geteuid().as_raw();
+        if peer.uid != ours {
+            let why = format!(
+                "its listener is user {}, this process is user {ours}",
+                peer.uid
+            );
+            return Err(Error::system(
+                what(),
+                std::io::Error::new(std::io::ErrorKind::PermissionDenied, why),
+            ));
+        }
+        if peer.pid == 0 {
+            // Neither could watch the other's life.
+            let why = "its listener is in another process namespace, such as a container has: start \
+                       the processes of a node in one";
+            return Err(Error::system(what(), std::io::Error::other(why)));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if descriptors > 0 {
+            // The buffer has room for `MAX_DESCRIPTORS`.
+            ancillary.push(SendAncillaryMessage::ScmRights(self.fds));
+        }
+        loop {
+            let message = [IoSlice::new(self.message)];
+            match rustix::net::sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(peer.pid as u32),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait(
+                    &mut [PollFd::new(&socket, PollFlags::OUT)],
+                    self.deadline,
+                )
+                .map_err(failed)?,
+                Err(Errno::TOOMANYREFS) => pause.or_else(&mut *meanwhile, || {
+                    let why = "more descriptors of this user are under way between processes than one process may \
+                               have open: raise `ulimit -n`";
+                    Error::system(what(), std::io::Error::other(why))
+                })?,
+                Err(e) => return Err(failed(e)),
+            }
+        }
+    }
+}
+
+/// Short sleeps, each longer than the one before, until a deadline.
+struct Pause {
+    next: Duration,
+    deadline: Instant,
+}
+
+impl Pause {
+    fn until(deadline: Instant) -> Self {
+        Self {
+            next: Duration::from_micros(50),
+            deadline,
+        }
+    }
+
+    /// Sleeps, after `meanwhile`, unless the time is over.
+    fn or_else(
+        &mut self,
+        meanwhile: &mut dyn FnMut() -> Result<()>,
+        is_over: impl FnOnce() -> Error,
+    ) -> Result<()> {
+        meanwhile()?;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(is_over());
+        }
+        sleep(self.next.min(left));
+        self.next = (self.next * 2).min(Duration::from_millis(10));
+        Ok(())
+    }
+}
+
 fn address(name: &str) -> Result<SocketAddrUnix> {
     if name.is_empty() {
         return Err(Error::config("listener", "an abstract socket needs a name"));
@@ -412,29 +493,12 @@ fn socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Connects as soon as somebody listens and has room.
-fn connect(
-    address: &SocketAddrUnix,
-    deadline: Instant,
-    may_appear: bool,
-) -> Result<OwnedFd, Errno> {
-    let mut pause = Duration::from_micros(50);
+fn connect(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     loop {
         let socket = socket()?;
         match rustix::net::connect(&socket, address) {
-            Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
-            Err(e @ Errno::CONNREFUSED) if !may_appear => return Err(e),
-            // Nobody listens yet, or the backlog is full: a unix socket offers nothing to wait on.
-            Err(e @ (Errno::CONNREFUSED | Errno::AGAIN)) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(e);
-                }
-                sleep(pause.min(left));
-                pause = (pause * 2).min(Duration::from_millis(10));
-            }
-            Err(e) => return Err(e),
+            connected => return connected.map(|()| socket),
         }
     }
 }

@@ -19,7 +19,7 @@ fn past() -> Instant {
 
 /// A connection that has sent nothing.
 fn connected(name: &str) -> OwnedFd {
-    connect(&address(name).unwrap(), soon(), true).unwrap()
+    connect(&address(name).unwrap()).unwrap()
 }
 
 #[test]
