@@ -15,6 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::cores::{Before, keep_to};
 use trihop_transport::sync::thread;
@@ -157,8 +158,8 @@ pub fn checked(ranks: u32) -> Result<u32> {
 /// processes.
 ///
 /// # Errors
-/// A number of ranks that is 0 or above [`MOST_RANKS`], or as [`Job::start`]. What goes wrong later
-/// the calls of `program` tell.
+/// A number of ranks that is 0 or above [`MOST_RANKS`], a thread that cannot be had, or as
+/// [`Job::start`]. What goes wrong later the calls of `program` tell.
 ///
 /// # Panics
 /// When `program` does, once all ranks have ended; the others hear of it as of any failure of a
@@ -211,12 +212,16 @@ pub fn run_with<R: Send>(
 ) -> Result<Vec<R>> {
     let endpoints = Endpoints::start(options, bootstrap, ranks)?;
     let host = Inline::new(endpoints.host)?;
-    let outcomes: Vec<thread::Result<R>> = thread::scope(|scope| {
+    let (outcomes, refused) = thread::scope(|scope| {
         let start = |mini| {
             let program = &program;
-            scope.spawn(move || program(mini))
+            thread::Builder::new().spawn_scoped(scope, move || program(mini))
         };
-        let threads: Vec<_> = endpoints.minis.into_iter().map(start).collect();
+        let mut refused = None;
+        let minis = endpoints.minis.into_iter();
+        // Those that are left are dropped, by which the others hear that their ranks are gone.
+        let threads = minis.map_while(|mini| start(mini).map_err(|e| refused = Some(e)).ok());
+        let threads: Vec<_> = threads.collect();
         // The program's thread, which runs where it likes again afterwards.
         let kept = endpoints.cores.as_ref().map(Cores::keep_relay);
         if let Err(error) = relay(host) {
@@ -224,8 +229,12 @@ pub fn run_with<R: Send>(
             tracing::debug!(%error, "the relay has ended by an error");
         }
         kept.flatten().into_iter().for_each(Before::restore);
-        threads.into_iter().map(|thread| thread.join()).collect()
+        let joined = threads.into_iter().map(|thread| thread.join());
+        (joined.collect::<Vec<thread::Result<R>>>(), refused)
     });
+    if let Some(error) = refused {
+        return Err(TransportError::system("starting a thread for a mini-rank", error).into());
+    }
     let result = |outcome: thread::Result<R>| {
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     };

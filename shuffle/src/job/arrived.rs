@@ -120,9 +120,12 @@ impl Arrived {
             ranks: party.nonces().to_vec(),
             provider: self.provider.clone().unwrap_or_default(),
         };
-        self.listener.keep_reserve()?;
         // First those that are known to be there: no rank begins without all of its agents.
-        welcome.tell_agents()?;
+        let reserved = self.listener.keep_reserve();
+        if let Err(error) = reserved.and_then(|()| welcome.tell_agents()) {
+            party.refuse(&error.to_string());
+            return Err(error.into());
+        }
         party.welcome(&welcome, &self.listener)?;
         Ok(welcome)
     }

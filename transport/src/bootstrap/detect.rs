@@ -18,6 +18,9 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     detect_among(forced, true)
 }
 
+/// The name of an agent: this variable alone, of those that begin so.
+const AGENT: &str = "TRIHOP_AGENT=";
+
 /// As [`detect`], with agents passed over: for these themselves.
 pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
     // With the sign behind a name, so that it can be asked for as a whole; what is empty is not set.
@@ -31,8 +34,7 @@ pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Lau
     let hidden = forced.is_none() && other && !pmix::is_loadable();
     let chosen = choose(
         &|name| {
-            let is_passed_over =
-                hidden && name.starts_with("PMIX_") || !agents && name == "TRIHOP_AGENT";
+            let is_passed_over = hidden && name.starts_with("PMIX_") || !agents && name == AGENT;
             has(name) && !is_passed_over
         },
         forced,
@@ -67,13 +69,13 @@ pub fn environment_rank() -> Option<u32> {
 /// `has` answers whether a variable with this prefix is set; `NAME=` is a name as a whole.
 fn choose(has: &dyn Fn(&str) -> bool, forced: Option<Launcher>) -> Result<Launcher> {
     let trace = |launcher: Launcher| match launcher {
-        // Services of Kubernetes leave names that begin so.
+        // Services of Kubernetes leave names that begin so; so do an agent's own variables.
         Launcher::Master => has(&format!("{}=", master::ENV_MASTER)),
         Launcher::Pmix => has("PMIX_NAMESPACE") && has("PMIX_RANK") && has("PMIX_SERVER_URI"),
         Launcher::Pmi1 => has("PMI_FD") || has("PMI_PORT"),
         Launcher::Local => has("TRIHOP_BOOT_FD"),
         // One that is asked for may have its usual name.
-        Launcher::Agent => forced.is_some() || has("TRIHOP_AGENT"),
+        Launcher::Agent => forced.is_some() || has(AGENT),
         Launcher::Single => true,
         // Only the program can know, and it does not come here.
         Launcher::Custom => false,
@@ -151,6 +153,12 @@ mod tests {
         assert_eq!(chosen(&by_hand, None), Some(Launcher::Master));
         let service = [&all[..], &["TRIHOP_MASTER_SERVICE_HOST="]].concat();
         assert_eq!(chosen(&service, None), Some(Launcher::Pmix));
+        let by_agent = [&by_hand[..], &["TRIHOP_AGENT="]].concat();
+        assert_eq!(chosen(&by_agent, None), Some(Launcher::Agent));
+        for of_agents in ["TRIHOP_AGENT_LINGER_MS=", "TRIHOP_AGENT_SERVICE_HOST="] {
+            let beside = [&all[..], &[of_agents]].concat();
+            assert_eq!(chosen(&beside, None), Some(Launcher::Pmix), "{of_agents}");
+        }
         assert_eq!(chosen(&all, None), Some(Launcher::Pmix));
         assert_eq!(chosen(&all[1..], None), Some(Launcher::Pmi1));
         assert_eq!(chosen(&["PMI_PORT", "PMI_ID"], None), Some(Launcher::Pmi1));

@@ -34,7 +34,7 @@ const TALK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a connection that failed the next address is tried.
 const REDIAL: Duration = Duration::from_millis(20);
 
-/// Least time after which neighbours that could not be reached are waited for no more.
+/// How long neighbours that cannot be reached are waited for at the start.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// They are still dialled then, less often, since a node may be slow to start; for so long.
@@ -77,6 +77,12 @@ struct Connection {
     left: bool,
 }
 
+/// Has the epoll instance say when something can be read.
+fn look_at(epoll: &OwnedFd, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+    let (token, events) = (epoll::EventData::new_u64(token), epoll::EventFlags::IN);
+    epoll::add(epoll, descriptor, token, events)
+}
+
 /// What the thread has.
 pub(super) struct Watcher {
     setup: Setup,
@@ -91,6 +97,8 @@ pub(super) struct Watcher {
     give_up: Option<Instant>,
     /// When they are dialled no more.
     last_dial: Instant,
+    /// Until when nobody is let in, for want of descriptors.
+    deaf_until: Option<Instant>,
 }
 
 impl Watcher {
@@ -100,13 +108,7 @@ impl Watcher {
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::system(what, e))?;
         let own = setup.topology.node();
         let add = |fd: BorrowedFd<'_>, token: u64| {
-            epoll::add(
-                &epoll,
-                fd,
-                epoll::EventData::new_u64(token),
-                epoll::EventFlags::IN,
-            )
-            .map_err(|e| Error::system(what, e))
+            look_at(&epoll, fd, token).map_err(|e| Error::system(what, e))
         };
         add(setup.wake.as_fd(), WAKE)?;
         add(setup.listening.listener.as_fd(), LISTENER)?;
@@ -126,7 +128,8 @@ impl Watcher {
         };
         Ok(Self {
             spread: Spread::new(setup.topology.clone()),
-            give_up: Some(now + setup.timeout.max(GIVE_UP)),
+            give_up: Some(now + GIVE_UP),
+            deaf_until: None,
             last_dial: now + LAST_DIAL,
             dials: ours.into_iter().map(dial).collect(),
             silent: (0..setup.processes.len())
@@ -189,6 +192,11 @@ impl Watcher {
     /// What becomes due by time alone: only until all neighbours are connected, and while strangers
     /// are here.
     fn keep_time(&mut self, now: Instant) {
+        if self.deaf_until.is_some_and(|until| until <= now) {
+            let listener = self.setup.listening.listener.as_fd();
+            let listens = look_at(&self.epoll, listener, LISTENER);
+            self.deaf_until = listens.is_err().then(|| now + LOOK);
+        }
         let processes = &self.setup.processes;
         let ended = |at: &mut usize| processes[*at].1.has_ended();
         let ended: Vec<usize> = self.silent.extract_if(.., ended).collect();
@@ -230,6 +238,7 @@ impl Watcher {
         dials
             .chain(strangers.map(|c| c.deadline))
             .chain(self.give_up)
+            .chain(self.deaf_until)
             .chain((!self.silent.is_empty()).then(|| Instant::now() + LOOK))
             .min()
     }
@@ -337,6 +346,7 @@ impl Watcher {
                     }
                     // Nothing of ours to give up: no endless loop over a listener that stays ready.
                     let _ = epoll::delete(&self.epoll, &self.setup.listening.listener);
+                    self.deaf_until = Some(Instant::now() + LOOK);
                     return;
                 }
             };

@@ -51,7 +51,8 @@ impl Attached {
                 Error::config(ENV_PLACE, why)
             })?,
         };
-        let job = env::var(ENV_JOB).unwrap_or_default();
+        let job = env::var_os(ENV_JOB).unwrap_or_default().into_string();
+        let job = job.map_err(|text| Error::config(ENV_JOB, format!("{text:?} is no UTF-8")))?;
         if job.len() > JOB_BYTES_MAX {
             let why = format!(
                 "{} bytes in the name of a job; possible are {JOB_BYTES_MAX}",

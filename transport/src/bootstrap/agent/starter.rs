@@ -1,8 +1,9 @@
 //! An agent that is started by the first of its ranks that finds none.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -101,7 +102,10 @@ impl Starter {
         unsafe { agent.pre_exec(detach) };
         tracing::debug!(command = self.command, "no agent is there: starts one");
         let what = || format!("starting an agent by {ENV_START}={:?}", self.command);
-        let mut child = agent.spawn().map_err(|e| Error::system(what(), e))?;
+        // It panics where it cannot run the program in a process that reaps its children elsewhere.
+        let spawned = catch_unwind(AssertUnwindSafe(|| agent.spawn()));
+        let spawned = spawned.unwrap_or_else(|_| Err(ErrorKind::NotFound.into()));
+        let mut child = spawned.map_err(|e| Error::system(what(), e))?;
         let said = child.stdout.take();
         // This was the process between the two, which has ended; a program that reaps all of its
         // children may have done so already.

@@ -3,7 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::ENV_SECRET_FILE;
@@ -23,7 +23,12 @@ pub(super) fn read(path: &Path) -> Result<Secret> {
     let wrong = |why: String| Error::config(ENV_SECRET_FILE, format!("{path:?} {why}"));
     let failed = |e| Error::system(format!("{ENV_SECRET_FILE}: reading {path:?}"), e);
     // What was opened is checked, whatever the name stands for a moment later.
-    let file = File::open(path).map_err(failed)?;
+    // A named pipe, which nobody may write to, is not waited for.
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = opened.map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     check(&metadata, rustix::process::geteuid().as_raw()).map_err(wrong)?;
     let mut text = Vec::new();

@@ -55,7 +55,8 @@ impl Pmi1 {
     /// # Errors
     /// When a variable is missing or impossible, or the launcher does not answer as PMI-1 wants it.
     pub fn connect(wait: Duration) -> Result<Self> {
-        if env::var_os(ENV_DESCRIPTOR).is_none() {
+        // What is empty is not set.
+        if env::var_os(ENV_DESCRIPTOR).is_none_or(|text| text.is_empty()) {
             return Self::connect_to_port(wait);
         }
         let me = Rank(number("PMI_RANK", ENV_DESCRIPTOR)?);
