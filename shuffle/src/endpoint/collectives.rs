@@ -3,6 +3,7 @@
 use super::{Engine, SYSTEM_STREAM};
 use crate::config::{Shares, StreamOptions};
 use crate::engine::StreamState;
+use crate::engine::inbound::Links;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
@@ -162,23 +163,27 @@ impl Engine {
         fence.poll_over(&mut all, FENCES, &mut self.collectives)
     }
 
-    /// Whether all results of collectives that others wait for have left this rank.
-    pub fn has_passed_on_results(&self) -> bool {
-        let sent = self.system().is_none_or(|out| {
-            !out.has_partial()
-                && out
-                    .queues
-                    .remotes
-                    .iter_busy()
-                    .all(|r| r.ready_batches() == 0)
-        });
-        sent && self.collectives.front().is_none()
+    /// Whether all results of collectives that others wait for have left this rank, and nobody waits
+    /// to hear that it has taken theirs: nobody needs its progress for them.
+    pub fn has_passed_on_results(&mut self) -> bool {
+        if self.collectives.front().is_some() {
+            return false;
+        }
+        let Some(&system) = self.open.first() else {
+            return true;
+        };
+        let (out, state) = (&self.outs[system], &mut self.streams[system]);
+        let mut links = out.queues.remotes.iter_busy();
+        let sent = !out.has_partial()
+            && !out.queues.is_stirred
+            && links.all(|link| link.has_posted(link.sealed()));
+        sent && state.inbound.links.as_mut().is_none_or(Links::has_thanked)
     }
 
     /// As [`Engine::has_passed_on_results`], and the provider is done with sending them: no
     /// progress of this rank is needed for them to arrive, since their receivers still wait, and
     /// what goes through relays is theirs to send on.
-    pub fn has_left_results(&self) -> bool {
+    pub fn has_left_results(&mut self) -> bool {
         self.has_passed_on_results()
             && self
                 .system()

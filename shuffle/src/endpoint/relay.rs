@@ -65,9 +65,10 @@ impl Engine {
 
     /// Whether this relay holds nothing of the job's own stream any more, and has sent all that came
     /// through it.
-    pub fn has_relayed_results(&self) -> bool {
+    pub fn has_relayed_results(&mut self) -> bool {
+        let has_left = self.has_left_results();
         let system = self.open_streams().next();
-        self.has_left_results() && system.is_none_or(|(state, _)| !state.inbound.has_backlog())
+        has_left && system.is_none_or(|(state, _)| !state.inbound.has_backlog())
     }
 
     /// An error as others are to hear of it: they know ranks, and a relay is named by the rank that

@@ -473,7 +473,7 @@ impl Links {
             Arrival::Aside { was_fetched, .. } => *was_fetched,
             Arrival::Announced(..) | Arrival::Fetching => false,
         };
-        incoming.owes_thanks |= was_fetched && self.identity.mover == Mover::Read;
+        incoming.owes_thanks |= was_fetched && incoming.is_read;
         self.free(index, batch);
     }
 

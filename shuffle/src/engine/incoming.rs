@@ -82,6 +82,8 @@ pub(crate) struct Incoming {
     pub must_tell: bool,
     /// A long batch of the peer was taken, and it has not been told.
     pub owes_thanks: bool,
+    /// Long batches of the peer are read from its memory, which it keeps until it is told.
+    pub is_read: bool,
     /// The slots that the peer holds have been recalled since it got the first of them.
     pub recalled: bool,
     /// It is to be told that.
@@ -116,6 +118,7 @@ impl Incoming {
             asked_ns: None,
             must_tell: false,
             owes_thanks: false,
+            is_read: false,
             recalled: false,
             must_recall: false,
             window: Window::new(maxrpc as usize),

@@ -4,6 +4,7 @@ mod at_once;
 mod behind;
 mod ends;
 mod relays;
+mod silent;
 mod steps;
 
 use std::cell::Cell;

@@ -13,6 +13,7 @@ mod tally;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 use trihop_transport::topology::{Rank, Topology};
 
@@ -95,7 +96,8 @@ impl Ticket {
 pub(crate) struct Outgoing {
     pub target: Rank,
     pub kind: u32,
-    pub bytes: Vec<u8>,
+    /// One memory for all that get the same.
+    pub bytes: Arc<[u8]>,
 }
 
 /// Who has not come to a collective.
@@ -290,9 +292,14 @@ impl Collectives {
     }
 
     fn finish(&mut self, ticket: Ticket, operation: Operation, data: Vec<u8>) {
-        for &target in &self.children {
-            self.outgoing
-                .push_back(message(target, operation.code() | DOWN, ticket, &data));
+        if let Some((&first, others)) = self.children.split_first() {
+            let first = message(first, operation.code() | DOWN, ticket, &data);
+            let others = others.iter().map(|&target| Outgoing {
+                target,
+                ..first.clone()
+            });
+            self.outgoing.extend(others);
+            self.outgoing.push_back(first);
         }
         self.entry(ticket).result = Some(data);
     }
@@ -449,8 +456,7 @@ fn ungather(mut data: &[u8], mut take: impl FnMut(u32, &[u8])) -> bool {
 }
 
 fn message(target: Rank, kind: u32, ticket: Ticket, data: &[u8]) -> Outgoing {
-    let mut bytes = ticket.word().to_le_bytes().to_vec();
-    bytes.extend_from_slice(data);
+    let bytes = [&ticket.word().to_le_bytes()[..], data].concat().into();
     Outgoing {
         target,
         kind,

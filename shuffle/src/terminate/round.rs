@@ -53,7 +53,11 @@ impl Round {
                 Task::Listen => false,
                 Task::LetGo => {
                     let links = state.inbound.links.as_mut();
-                    links.is_none_or(Links::has_thanked) && out.queues.has_left(&self.links)
+                    // Who has left a call may make no progress for long, so what was posted has to
+                    // be with the system, or the adapter.
+                    links.is_none_or(Links::has_thanked)
+                        && out.queues.has_left(&self.links)
+                        && out.queues.remotes.has_left()
                 }
                 Task::HandOver => self.is_handled(state),
                 Task::Rest => {

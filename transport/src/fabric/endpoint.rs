@@ -416,7 +416,8 @@ impl Link for Endpoint {
         if self.no_room_to_send() {
             return Err(PostError::WouldBlock(buffer));
         }
-        if bytes <= self.inject_bytes {
+        // Behind others nobody would know when it has left: it is said to be sent at once.
+        if bytes <= self.inject_bytes && self.sends == 0 {
             let turn = self.opened.domain.turn();
             // SAFETY: libfabric copies `bytes` bytes of the buffer, which has them (`admit`),
             // before it returns.

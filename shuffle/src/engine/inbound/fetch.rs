@@ -141,7 +141,9 @@ impl Links {
                 "another batch came than was announced",
             ));
         }
-        if let Some(arrival) = self.incoming[fetch.link].window.get_mut(fetch.sequence) {
+        let incoming = &mut self.incoming[fetch.link];
+        incoming.is_read |= came == Came::ByRead;
+        if let Some(arrival) = incoming.window.get_mut(fetch.sequence) {
             *arrival = Arrival::Here {
                 buffer,
                 bytes: header.bytes,

@@ -149,6 +149,14 @@ impl Links {
     ) -> Result<Self> {
         let LinkPlan { links, sizes, .. } = *plan;
         let (mover, most) = (link.limits().mover, link.limits().posted_receives);
+        let (batch, longest) = (sizes.buffer_bytes, link.limits().max_message_bytes);
+        if batch > longest {
+            let why = format!(
+                "a batch has up to {batch} bytes with its header, and {} sends at most {longest} at once",
+                link.name()
+            );
+            return Err(Error::config("remote_buftarget_bytes", why));
+        }
         let offered = most.saturating_sub(plan.posted);
         let slots = plan.slots(offered, mover).map_err(|least| {
             let why = format!(
