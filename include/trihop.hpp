@@ -134,6 +134,11 @@ private:
     int at_entry_ = std::uncaught_exceptions();
 };
 
+/* Whether a call that closes something has left it open, with its handler. */
+inline bool is_open_after(trihop_status_t status) noexcept {
+    return status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_MISUSE;
+}
+
 /* What an exception says. */
 inline std::string text_of(const std::exception_ptr &failure) {
     try {
@@ -453,7 +458,7 @@ public:
         if (job_ == nullptr)
             return;
         const trihop_status_t status = trihop_finalize(job_);
-        if (status != TRIHOP_ERR_MISUSE && status != TRIHOP_ERR_NESTED) // else it is still there
+        if (!detail::is_open_after(status))
             job_ = nullptr;
         check(status);
     }
@@ -758,10 +763,6 @@ protected:
     }
 
 private:
-    static bool is_open_after(trihop_status_t status) {
-        return status == TRIHOP_ERR_NESTED || status == TRIHOP_ERR_MISUSE;
-    }
-
     /* Nothing of the program's is called any more, and what would be stays where it is. */
     void leave_calls() {
         if (handler_)
@@ -1052,7 +1053,7 @@ public:
         if (status != TRIHOP_OK)
             std::fprintf(stderr, "trihop_replies_close: %s\n", trihop_last_error());
         answer_->say_thrown("an answer", "stream");
-        if (status == TRIHOP_ERR_NESTED) {
+        if (detail::is_open_after(status)) {
             answer_->drop();
             (void)answer_.release(); /* it is still open */
         }
@@ -1085,7 +1086,7 @@ public:
         if (replies_ == nullptr)
             return;
         const trihop_status_t status = trihop_replies_close(replies_);
-        if (status == TRIHOP_ERR_NESTED)
+        if (detail::is_open_after(status))
             check(status); /* it goes on */
         replies_ = nullptr;
         answer_->rethrow();
@@ -1265,7 +1266,7 @@ public:
             std::fprintf(stderr, "trihop_array_close: %s\n", trihop_last_error());
         calls_->say_thrown("a handler", "array");
         steps_.say_thrown("array");
-        if (status == TRIHOP_ERR_NESTED)
+        if (detail::is_open_after(status))
             leave_calls(); /* it is still open */
     }
 
@@ -1374,7 +1375,7 @@ public:
         if (array_ == nullptr)
             return;
         const trihop_status_t status = trihop_array_close(array_);
-        if (status == TRIHOP_ERR_NESTED)
+        if (detail::is_open_after(status))
             check(status); /* it goes on */
         array_ = nullptr;
         ended(status);

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use crate::Error;
+
 use super::seat::Homed;
 use super::status::{Failure, trihop_status_t};
 
@@ -30,6 +32,28 @@ pub(crate) unsafe fn handle<'a, T: Homed>(pointer: *const T, name: &str) -> Resu
     let handle = unsafe { reference(pointer, name)? };
     handle.home().check(name)?;
     Ok(handle)
+}
+
+/// Frees a handle that a call has closed with this outcome, unless what it stands for is still open:
+/// handlers have the handle then, and it may be closed again.
+///
+/// # Safety
+/// The pointer is a handle's that was made by [`Box::into_raw`], and no other call on it is under
+/// way or follows, but where the outcome is `Nested`, `Misuse` or `WouldBlock`.
+pub(crate) unsafe fn closed<T>(handle: *mut T, outcome: Result<(), Error>) -> Result<(), Failure> {
+    let is_open = matches!(
+        outcome,
+        Err(Error::Nested(_) | Error::Misuse { .. } | Error::WouldBlock)
+    );
+    if !is_open {
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+    match outcome {
+        // The job has ended, and with it what was to be closed.
+        Err(Error::Closed(_)) => Ok(()),
+        outcome => Ok(outcome?),
+    }
 }
 
 /// The place behind a pointer, to be read and written.

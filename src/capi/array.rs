@@ -623,8 +623,10 @@ pub unsafe extern "C" fn trihop_array_wait(array: *const trihop_array_t) -> trih
 
 /// Fences the array and closes it; elements that are here are freed. Collective over all ranks,
 /// unless the job has ended. The handler is not called any more once this has returned. The array
-/// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a
-/// handler or a visitor.
+/// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`, inside a
+/// handler or a visitor, or `TRIHOP_ERR_MISUSE`, in a step whose contributors of this rank are not
+/// done, beside a fence of all streams, and where a push or an element's own functions were wrong:
+/// it may be closed again then.
 ///
 /// Threads: any, but no other call on the array may be under way or follow.
 #[unsafe(no_mangle)]
@@ -633,14 +635,7 @@ pub unsafe extern "C" fn trihop_array_close(array: *mut trihop_array_t) -> triho
         // SAFETY: the header asks for null or an array that was not closed.
         let open = unsafe { argument::handle(array, "array")? };
         let outcome = either!(&open.array, array => array.close().map(drop));
-        if !matches!(outcome, Err(Error::Nested(_))) {
-            // SAFETY: made by `trihop_array_open`; the header allows no other call on it.
-            drop(unsafe { Box::from_raw(array) });
-        }
-        match outcome {
-            // The job has ended, and with it the array.
-            Err(Error::Closed(_)) => Ok(()),
-            outcome => Ok(outcome?),
-        }
+        // SAFETY: made by `trihop_array_open`; the header allows no other call on it.
+        unsafe { argument::closed(array, outcome) }
     })
 }

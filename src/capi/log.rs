@@ -12,8 +12,9 @@ use crate::log::{self, Filter};
 /// details; `facility` is the part of the library that it comes from. Both texts are valid during
 /// the call only.
 ///
-/// Threads: any thread that has something to say calls it, several at once. It may call the
-/// library; what that logs does not come here.
+/// Threads: any thread that has something to say calls it, several at once. It calls nothing of a
+/// job, such as a send, a step or a dump: this thread may be inside of a call of that job, which
+/// would wait for itself. It may log; what that says does not come here.
 pub type trihop_log_callback_t = Option<
     unsafe extern "C" fn(
         context: *mut c_void,

@@ -7,7 +7,7 @@ use super::callback::Context;
 use super::job::trihop_job_t;
 use super::seat::{Either, Home, Homed};
 use super::status::{Failure, guard, guard_or, trihop_status_t};
-use crate::{Error, Rank, UntypedReplies};
+use crate::{Rank, UntypedReplies};
 
 /// Requests of one size to any rank, each answered there by a function, whose replies, of one size
 /// too, are pulled in the order of the requests: a look-up in a table that is spread over the ranks.
@@ -190,7 +190,8 @@ pub unsafe extern "C" fn trihop_replies_fence(replies: *const trihop_replies_t) 
 
 /// Fences the stream of the requests, and closes it. Collective over all ranks. Replies that were
 /// not pulled are given up. It is gone afterwards, whatever is returned, but where that is
-/// `TRIHOP_ERR_NESTED`. Null is refused.
+/// `TRIHOP_ERR_NESTED` or `TRIHOP_ERR_MISUSE` (beside a fence of all streams, for instance): it may
+/// be closed again then. Null is refused.
 ///
 /// Threads: as `trihop_replies_t` says.
 #[unsafe(no_mangle)]
@@ -199,14 +200,7 @@ pub unsafe extern "C" fn trihop_replies_close(replies: *mut trihop_replies_t) ->
         // SAFETY: the header asks for null or replies that were not closed.
         let open = unsafe { argument::handle(replies, "replies")? };
         let outcome = open.replies.close();
-        if !matches!(outcome, Err(Error::Nested(_))) {
-            // SAFETY: made by `trihop_replies_open`; the header allows no other call on it.
-            drop(unsafe { Box::from_raw(replies) });
-        }
-        match outcome {
-            // The job has ended, and with it the stream.
-            Err(Error::Closed(_)) => Ok(()),
-            outcome => Ok(outcome?),
-        }
+        // SAFETY: made by `trihop_replies_open`; the header allows no other call on it.
+        unsafe { argument::closed(replies, outcome) }
     })
 }

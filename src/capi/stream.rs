@@ -15,7 +15,7 @@ use super::dump;
 use super::seat::{Either, Home, Homed, either};
 use super::stats::{self, trihop_stats_t};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::{Contributors, End, Error, PushWindow, Queues, Untyped, threaded};
+use crate::{Contributors, End, PushWindow, Queues, Untyped, threaded};
 use message::{Caller, trihop_handler_t};
 
 /// A stream between all ranks of a job: of byte records, each of its own length and with a kind, or
@@ -416,17 +416,7 @@ pub unsafe extern "C" fn trihop_stream_close(stream: *mut trihop_stream_t) -> tr
         // SAFETY: the header asks for null or a stream that was not closed.
         let open = unsafe { argument::handle(stream, "stream")? };
         let outcome = either!(&open.stream, stream => stream.clone().shutdown());
-        if !matches!(
-            outcome,
-            Err(Error::Nested(_) | Error::Misuse { .. } | Error::WouldBlock)
-        ) {
-            // SAFETY: made by `trihop_stream_open`; the header allows no other call on it.
-            drop(unsafe { Box::from_raw(stream) });
-        }
-        match outcome {
-            // The job has ended, and with it the stream.
-            Err(Error::Closed(_)) => Ok(()),
-            outcome => Ok(outcome?),
-        }
+        // SAFETY: made by `trihop_stream_open`; the header allows no other call on it.
+        unsafe { argument::closed(stream, outcome) }
     })
 }

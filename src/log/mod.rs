@@ -35,7 +35,8 @@ use self::sinks::{Layer, Sinks};
 use crate::{Error, Result};
 
 /// Takes level, facility and text of each message. It may be called by several threads at once;
-/// what it logs itself goes everywhere but to it.
+/// what it logs itself goes everywhere but to it. It makes no call of a job: this thread may be
+/// inside of one.
 pub type Callback = Box<dyn Fn(Level, Facility, &str) + Send + Sync>;
 
 /// What is recorded and where it goes.

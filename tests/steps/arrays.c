@@ -518,7 +518,16 @@ static void send_across(void)
     OK(trihop_allreduce(job, TRIHOP_SUM, all, 2));
     EQUAL(all[0], UINT64_C(200) * size);
     EQUAL(all[1], 100);
+    OK(trihop_start_fence(job));
+    EQUAL(trihop_array_close(sums), TRIHOP_ERR_MISUSE);
+    EQUAL(trihop_stream_close(words), TRIHOP_ERR_MISUSE);
+    OK(trihop_wait_fence(job));
+    /* Both are still there, and so are their handlers. */
+    OK(trihop_stream_send(words, rank, rank, "", 0));
     OK(trihop_fence(job));
+    all[0] = answers;
+    OK(trihop_allreduce(job, TRIHOP_SUM, all, 1));
+    EQUAL(all[0], UINT64_C(202) * size + 100);
     OK(trihop_array_close(sums));
     OK(trihop_stream_close(words));
 }

@@ -480,8 +480,19 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
     /// As [`Array::shutdown`], with the array still there where that is refused.
     #[doc(hidden)]
     pub fn close(&self) -> Result<Vec<(u64, E)>> {
-        self.shuffle().shutdown()?;
-        self.elements.check_failure()?;
+        match self.shuffle().shutdown() {
+            Ok(()) => self.elements.check_failure()?,
+            Err(refused @ (Error::Nested(_) | Error::Misuse { .. })) => return Err(refused),
+            Err(failed) => {
+                // What is still to be called at an end may have the array for longer.
+                drop(self.take_elements());
+                return Err(failed);
+            }
+        }
+        self.take_elements()
+    }
+
+    fn take_elements(&self) -> Result<Vec<(u64, E)>> {
         let here = std::mem::take(&mut self.elements.lock("shutting down")?.here);
         let elements = here.into_iter();
         Ok(elements.map(|(key, local)| (key, local.element)).collect())

@@ -12,7 +12,7 @@ use crate::capi::sized::load_sized;
 use crate::capi::status::{Failure, guard, trihop_status_t};
 use crate::channel::{Descriptor, Kept};
 use crate::over::ChannelsBuilder;
-use crate::{ChannelLimits, Channels, Error, Seat, StreamOptions, threaded};
+use crate::{ChannelLimits, Channels, Seat, StreamOptions, threaded};
 
 /// The channels of a job on this rank. See `trihop_channel_t`.
 ///
@@ -309,7 +309,8 @@ pub unsafe extern "C" fn trihop_channel_attach(
 /// Closes the channels of this rank, whose messages are dropped, and waits until all ranks have
 /// called this. Collective. Others who wait in them hear that they are closed. Ports that are left
 /// answer `TRIHOP_ERR_CLOSED`, and have to be freed for their memory. The handle is gone afterwards,
-/// whatever is returned, but where that is `TRIHOP_ERR_NESTED`. Null is refused.
+/// whatever is returned, but where that is `TRIHOP_ERR_NESTED` or `TRIHOP_ERR_MISUSE` (beside a
+/// fence of all streams): it may be closed again then. Null is refused.
 ///
 /// Threads: as the job; not inside a handler.
 #[unsafe(no_mangle)]
@@ -323,15 +324,8 @@ pub unsafe extern "C" fn trihop_channels_close(
             Either::Threaded(channels) => channels.clone().shutdown(),
             Either::Inline(channels) => channels.clone().shutdown(),
         };
-        if !matches!(outcome, Err(Error::Nested(_))) {
-            // SAFETY: made by `trihop_channels_open`; the header allows no other call on it.
-            drop(unsafe { Box::from_raw(channels) });
-        }
-        match outcome {
-            // The job has ended, and with it the stream.
-            Err(Error::Closed(_)) => Ok(()),
-            outcome => Ok(outcome?),
-        }
+        // SAFETY: made by `trihop_channels_open`; the header allows no other call on it.
+        unsafe { argument::closed(channels, outcome) }
     })
 }
 

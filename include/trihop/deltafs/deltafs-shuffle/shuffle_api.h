@@ -31,10 +31,11 @@
  *   - shuffle_statedump() may be called by a signal handler: it asks for a dump, never waits, and a
  *     thread writes it.
  *
- * Threads. Every call may be made by any thread. Callbacks run on a thread of the shuffle's own, one at a time, may block
- * (the senders then wait, hop by hop), and may enqueue, into their own shuffle too; the other calls return
- * HG_OPNOTSUPPORTED there. A callback that waits for room while all others do so too waits for ever: no
- * bounded memory helps a program whose messages multiply without end.
+ * Threads. Every call may be made by any thread. Callbacks run on a thread of the shuffle's own (the last ones, within
+ * shuffle_shutdown(), on another one), one at a time, may block (the senders then wait, hop by hop), and may enqueue, into
+ * their own shuffle too; the other calls return HG_OPNOTSUPPORTED there. What a callback enqueues never waits for room: up
+ * to TRIHOP_SPILL_BYTES are kept, and beyond that the job ends with HG_NOMEM, since no bounded memory helps a program
+ * whose messages multiply without end.
  *
  * Flushes. Each waits for what was in those queues of this rank when it was called, and for nobody else's. All that was
  * enqueued anywhere is delivered after: flush_originqs, barrier, flush_remoteqs, barrier, flush_relayqs, barrier,
@@ -63,7 +64,7 @@
  *   lrbuftarget         4096      relay_buftarget_bytes      bytes of such a batch; up to 1: as above         -
  *   rmaxrpc             4         remote_maxrpc              batches under way to a node                      below 1
  *   rbuftarget          65536     remote_buftarget_bytes     bytes of such a batch; up to 1: as above         -
- *   deliverq_max        4096      deliverq_max               messages that wait for the callback before       0
+ *   deliverq_max        65536     deliverq_max               messages that wait for the callback before       0
  *                                                            senders wait; below 0: arriving messages are
  *                                                            discarded and counted, for measuring
  *   deliverq_threshold  0         deliverq_threshold         messages that wait before the callback's         below 0,
@@ -71,7 +72,7 @@
  *                                                            until a flush of the deliveries                  or above
  *
  * With lobuftarget and rbuftarget up to 1 each round sends another node what there is, up to 64 KiB.
- * However small these are, 64 KiB may be under way to a rank of this node, and 64 messages wait for the callback.
+ * However small these are, 256 KiB may be under way to a rank of this node, and 64 messages wait for the callback.
  * Where lobuftarget is 1 or less, messages wait for nothing (linger_us is 0), and the shuffle is served before those that batch
  * (its priority is one higher). Everything else is as TRIHOP_* variables say.
  */
