@@ -39,7 +39,7 @@ struct exchange {
     int missing;  /* blocks that are still to come over trihop */
     int error;    /* of MPI: the first; others do not wait for this rank, which goes on as far as the round needs it */
     int is_lost;  /* trihop has failed: there is nothing to go on with */
-    int waits;    /* since anything was done */
+    unsigned waits; /* since anything was done */
 };
 
 static void note(struct exchange *exchange, int error)
@@ -135,7 +135,8 @@ static void take(struct exchange *exchange)
 /* A round of progress of trihop, and now and then of MPI; others may need the core of a rank that waits for long. */
 static void progress(struct exchange *exchange)
 {
-    int waits = exchange->waits++, flag;
+    const unsigned waits = exchange->waits++;
+    int flag;
 
     take(exchange);
     if (waits % 8 == 7)
