@@ -22,10 +22,9 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let port = 0..RANKS;
-    let take = (0u32..3).prop_map(|number| Take::of(number).unwrap());
     prop_oneof![
         12 => (port.clone(), 0usize..41).prop_map(|(a, b)| Step::Send(a, b)),
-        12 => (port.clone(), take, prop::bool::weighted(0.8)).prop_map(|(a, b, c)| Step::Get(a, b, c)),
+        12 => (port.clone(), take(), prop::bool::weighted(0.8)).prop_map(|(a, b, c)| Step::Get(a, b, c)),
         8 => (0usize..4).prop_map(Step::Arrive),
         2 => Just(Step::Cancel),
         1 => port.prop_map(Step::Reopen),
