@@ -223,3 +223,37 @@ fn who_polls_for_a_message_hears_of_one_that_a_get_would_have() {
     };
     assert_eq!(ask(0, arrived), Some((1002, Status::Done, 1)));
 }
+
+#[test]
+fn that_a_message_is_too_long_is_said_whatever_has_not_arrived() {
+    let mut asker = Asker::new();
+    let port = asker.both.ports[1];
+    asker.apply(&Step::Send(0, 40));
+    asker.apply(&Step::Get(0, Take::Get, true));
+    asker.apply(&Step::Send(0, 25));
+    let owner = &mut asker.both.owner;
+    let mut get = |id, most| {
+        let get = Request::Get {
+            port,
+            id,
+            take: Take::Within(most),
+            timeout_ns: u64::MAX,
+        };
+        let taken = owner.take(1, get, Payload::Borrowed(&[]), || 0);
+        taken.unwrap();
+        let head = owner.take_answer().map(|answer| answer.head);
+        head.map(|head| (head.id, head.status, head.value))
+    };
+    assert_eq!(get(1000, 24), Some((1000, Status::TooLong, 25)));
+    // It fits, and may not be handed out yet: those behind wait for it.
+    assert_eq!(get(1001, 25), None);
+    assert_eq!(get(1002, 24), None);
+    let port = asker.both.ports[0];
+    let arrived = Request::Arrived { port, bytes: 40 };
+    let taken = (asker.both.owner).take(0, arrived, Payload::Borrowed(&[]), || 0);
+    taken.unwrap();
+    let head = asker.both.owner.take_answer().map(|answer| answer.head);
+    let told = head.map(|head| (head.id, head.status, head.about.number));
+    assert_eq!(told, Some((1001, Status::Done, 2)));
+    assert_eq!(asker.both.owner.take_answer(), None, "nothing is there");
+}
