@@ -250,8 +250,8 @@ impl Channel {
     }
 
     /// As `get`, into the beginning of an array or of whatever has the buffer protocol and may be
-    /// written: its source, its kind, and how many bytes it has, which are copied once. Nothing else
-    /// uses that memory meanwhile.
+    /// written: its source, its kind, and how many bytes it has, which are copied once. Nothing
+    /// else uses that memory meanwhile.
     ///
     /// Raises `Misuse` where the first message is longer, which stays in the channel: `length` of
     /// the exception is how many bytes it has.

@@ -119,8 +119,8 @@ macro_rules! declare {
             /// The first message of a channel is longer than the buffer that it was to be copied
             /// into. Nothing was taken: it is still the first.
             #[error(
-                "the first message of the channel has {bytes} bytes, and the buffer has room for {room}; it stays there: \
-                 give the call a longer buffer, or get it without one"
+                "the first message of the channel has {bytes} bytes, and the buffer has room for {room}; \
+                 it stays there: give the call a longer buffer, or get it without one"
             )]
             BufferTooSmall {
                 /// Bytes of the message.
