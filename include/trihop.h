@@ -940,6 +940,24 @@ typedef struct trihop_array_calls_t {
 // Called for an element that is here: see `trihop_array_each`.
 typedef void (*trihop_array_visitor_t)(void *context, uint64_t key, void *element);
 
+// How channels are opened, by `trihop_channels_open_with`. Later versions add fields at the end.
+// Fill it with `trihop_channels_options_init`.
+typedef struct trihop_channels_options_t {
+  // Bytes of this struct as the caller knows it; set by `trihop_channels_options_init`.
+  size_t size;
+  // Options of the channels' stream; null, as at first, for those of the job.
+  const struct trihop_options_t *stream;
+  // What this rank has kept of its channels, as of `trihop_channels_open_kept`; null, as at
+  // first, for nothing.
+  const struct trihop_kept_t *kept;
+  // Bytes of messages that this rank hands out of its channels and that have not arrived at the
+  // ranks which get them. Beyond these gets wait, and those that are tried once are
+  // `TRIHOP_ERR_WOULD_BLOCK`. One message may be longer, so that with 1 they go one by one. It
+  // is this rank's alone. 0, as at first, for that of the environment, `TRIHOP_MAX_GETMSG_MB`,
+  // and for none where that is not set.
+  uint64_t getmsg_bytes;
+} trihop_channels_options_t;
+
 // What a channel may hold, in the memory of its owner. Fields that are 0 have their defaults.
 // Later versions add fields at the end.
 typedef struct trihop_channel_limits_t {
@@ -975,6 +993,16 @@ typedef struct trihop_received_t {
   // The 32 bits that the sender gave with it.
   uint32_t kind;
 } trihop_received_t;
+
+// A message whose bytes are in memory of the caller's: see `trihop_channel_get_into`.
+typedef struct trihop_filled_t {
+  // How many bytes it has.
+  size_t length;
+  // Rank that sent it.
+  uint32_t source;
+  // The 32 bits that the sender gave with it.
+  uint32_t kind;
+} trihop_filled_t;
 
 // What the queues of one stage have done together. Later versions add fields at the end.
 typedef struct trihop_stage_stats_t {
@@ -2222,6 +2250,23 @@ trihop_status_t trihop_channels_open_kept(const struct trihop_job_t *job,
                                           const struct trihop_kept_t *kept,
                                           struct trihop_channels_t **channels);
 
+// Fills `options` with the defaults. `size` is `sizeof(trihop_channels_options_t)` as the caller
+// knows it.
+//
+// Threads: any.
+trihop_status_t trihop_channels_options_init(struct trihop_channels_options_t *options,
+                                             size_t size);
+
+// As `trihop_channels_open`, or `trihop_channels_open_kept`, with all that an opening can have.
+// `options` null stands for the defaults.
+//
+// Fails as these.
+// Threads: as `trihop_channels_open`.
+trihop_status_t trihop_channels_open_with(const struct trihop_job_t *job,
+                                          const char *name,
+                                          const struct trihop_channels_options_t *options,
+                                          struct trihop_channels_t **channels);
+
 // Makes a channel of this rank's, and a port of it. `limits` null stands for the defaults. The
 // channel is there until it is closed, or this rank closes its channels.
 //
@@ -2264,6 +2309,36 @@ trihop_status_t trihop_channel_create_barrier(const struct trihop_channels_t *ch
 trihop_status_t trihop_channel_attach(const struct trihop_channels_t *channels,
                                       const char *descriptor,
                                       struct trihop_channel_t **channel);
+
+// Fills `limits` with what the channel may hold, as its owner has made it, at any port of it.
+// `size` is `sizeof(trihop_channel_limits_t)` as the caller knows it. What is filled so makes
+// another channel like it.
+//
+// Threads: any.
+trihop_status_t trihop_channel_limits(const struct trihop_channel_t *channel,
+                                      struct trihop_channel_limits_t *limits,
+                                      size_t size);
+
+// Fills `counters` with what the stream of the channels, by which requests and answers go, has
+// done on this rank, as `trihop_stream_stats` of other streams. Each request to another rank and
+// each answer is a record, with 32 or 56 bytes beside its message; calls of a rank on its own
+// channels are none. Parts of long messages that go by other relays are not counted. `size` is
+// `sizeof(trihop_stats_t)` as the caller knows it.
+//
+// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come
+// free.
+trihop_status_t trihop_channels_stats(const struct trihop_channels_t *channels,
+                                      struct trihop_stats_t *counters,
+                                      size_t size);
+
+// As `trihop_channels_stats`, as a JSON object that ends with NUL, as `trihop_stream_stats_json`
+// writes it.
+//
+// Threads: as `trihop_channels_stats`.
+trihop_status_t trihop_channels_stats_json(const struct trihop_channels_t *channels,
+                                           char *text,
+                                           size_t capacity,
+                                           size_t *length);
 
 // Closes the channels of this rank, whose messages are dropped, and waits until all ranks have
 // called this. Collective. Others who wait in them hear that they are closed. Ports that are left
@@ -2317,6 +2392,20 @@ trihop_status_t trihop_channel_get(const struct trihop_channel_t *channel,
                                    int64_t timeout_ns,
                                    struct trihop_received_t *received);
 
+// As `trihop_channel_get`, and the bytes of the message are copied to `bytes`, which has room for
+// `capacity` of them, once, out of the memory in which they came; nothing has to be given back.
+// `filled` says what they are, with zeros where the call fails.
+//
+// Where the first message is longer it fails with `TRIHOP_ERR_BUFFER_TOO_SMALL`, and the length in
+// `filled` is that of the message: it stays where it is, as if nobody had asked for it, and what
+// is in `bytes` is as it was. Else as `trihop_channel_get`.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_get_into(const struct trihop_channel_t *channel,
+                                        int64_t timeout_ns,
+                                        void *bytes,
+                                        size_t capacity,
+                                        struct trihop_filled_t *filled);
+
 // As `trihop_channel_get`, and the message stays where it is: a copy is got.
 //
 // Threads: as `trihop_channel_t`.
@@ -2351,6 +2440,11 @@ trihop_status_t trihop_channel_descriptor(const struct trihop_channel_t *channel
                                           char *text,
                                           size_t capacity,
                                           size_t *length);
+
+// The rank that has made the channel, and has its messages.
+//
+// Threads: any.
+trihop_status_t trihop_channel_owner(const struct trihop_channel_t *channel, uint32_t *owner);
 
 // Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and
 // so do gets once it is empty. On its owner only, else `TRIHOP_ERR_MISUSE`. The port stays, for

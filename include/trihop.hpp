@@ -1565,6 +1565,20 @@ public:
         return kind;
     }
 
+    /* The rank that has it. */
+    std::uint32_t owner() const {
+        std::uint32_t rank = 0;
+        check(trihop_channel_owner(channel_, &rank));
+        return rank;
+    }
+
+    /* What it may hold; another one is made like it by these. */
+    trihop_channel_limits_t limits() const {
+        trihop_channel_limits_t limits;
+        check(trihop_channel_limits(channel_, &limits, sizeof limits));
+        return limits;
+    }
+
     /* See trihop_channel_send. */
     bool send(std::uint32_t kind, const void *bytes, std::size_t length, Return when = Return::WhenDeposited,
               Timeout timeout = Timeout::never()) const {
@@ -1575,6 +1589,15 @@ public:
     /* The first message, taken out: see trihop_channel_get. */
     std::optional<Received> receive(Timeout timeout = Timeout::never()) const {
         return message(timeout, trihop_channel_get);
+    }
+
+    /* As receive, into memory of the caller's, and how much of that is filled: see trihop_channel_get_into. A message of more
+     * than `capacity` bytes stays in the channel: that is thrown, with TRIHOP_ERR_BUFFER_TOO_SMALL. */
+    std::optional<trihop_filled_t> receive_into(void *bytes, std::size_t capacity, Timeout timeout = Timeout::never()) const {
+        trihop_filled_t filled;
+        if (!in_time(trihop_channel_get_into(channel_, timeout.ns(), bytes, capacity, &filled)))
+            return std::nullopt;
+        return filled;
     }
 
     /* A copy of the first message. */
@@ -1682,6 +1705,18 @@ private:
     trihop_kept_t *kept_;
 };
 
+/* How channels are opened: see trihop_channels_options_t. */
+struct ChannelsOptions {
+    explicit ChannelsOptions(std::uint64_t bytes) noexcept : getmsg_bytes(bytes) {}
+
+    /* What this rank hands out and has not arrived, at most; 0 for the bound of the environment. */
+    std::uint64_t getmsg_bytes;
+    /* Those of the job where it is null. */
+    const Options *stream = nullptr;
+    /* What this rank goes on with, where it is not null. */
+    const Kept *kept = nullptr;
+};
+
 /* The channels of a job on this rank. Their ports end before them, and they before the job. */
 class Channels {
 public:
@@ -1699,6 +1734,16 @@ public:
 
     Channels(const Job &job, const char *name, const Kept &kept, const Options &options) {
         check(trihop_channels_open_kept(job.get(), name, options.get(), kept.get(), &channels_));
+    }
+
+    /* With all that an opening can have. */
+    Channels(const Job &job, const char *name, const ChannelsOptions &options) {
+        trihop_channels_options_t all;
+        check(trihop_channels_options_init(&all, sizeof all));
+        all.getmsg_bytes = options.getmsg_bytes;
+        all.stream = options.stream == nullptr ? nullptr : options.stream->get();
+        all.kept = options.kept == nullptr ? nullptr : options.kept->get();
+        check(trihop_channels_open_with(job.get(), name, &all, &channels_));
     }
 
     Channels(Channels &&other) noexcept : scope_(other.scope_), channels_(std::exchange(other.channels_, nullptr)) {}
@@ -1729,6 +1774,13 @@ public:
         return made([&](trihop_channel_t **channel) {
             return trihop_channel_create_barrier(channels_, parties, limits, channel);
         });
+    }
+
+    /* What their stream has done on this rank: see trihop_channels_stats. */
+    trihop_stats_t stats() const {
+        trihop_stats_t counters;
+        check(trihop_channels_stats(channels_, &counters, sizeof counters));
+        return counters;
     }
 
     /* Ends them and keeps them for another job: see trihop_channels_keep. */

@@ -63,7 +63,7 @@ static uint64_t lead(uint64_t count, const trihop_channel_t *tasks, const trihop
     if (heard == NULL)
         check(TRIHOP_ERR_NO_MEMORY, "calloc");
     for (uint64_t left = count; left > 0; left--) {
-        trihop_received_t received;
+        trihop_filled_t filled;
         struct answer answer;
 
         while (sent < count) {
@@ -78,9 +78,10 @@ static uint64_t lead(uint64_t count, const trihop_channel_t *tasks, const trihop
         }
         if (trihop_size(job) == 1)
             work(tasks, answers);
-        check(trihop_channel_get(answers, INT64_C(60000000000), &received), "get an answer");
-        memcpy(&answer, received.bytes, sizeof answer);
-        trihop_received_free(&received);
+        check(trihop_channel_get_into(answers, INT64_C(60000000000), &answer, sizeof answer, &filled),
+              "get an answer");
+        if (filled.length != sizeof answer)
+            check(TRIHOP_ERR_OTHER, "an answer of another length");
         wrong += heard[answer.number]++ != 0 || answer.divisors != divisors(answer.number);
     }
     free(heard);

@@ -41,10 +41,7 @@ impl<'py> View<'py> {
             intern!(py, "require"),
             (array, py.None(), intern!(py, "CA")),
         )?;
-        let interface = array.getattr(intern!(py, "__array_interface__"))?;
-        let data = interface.get_item(intern!(py, "data"))?;
-        let (address, _read_only): (usize, bool) = data.extract()?;
-        let length = array.getattr(intern!(py, "nbytes"))?.extract()?;
+        let (address, length) = place_of(&array)?;
         Ok(Self {
             _owner: array,
             address,
@@ -73,6 +70,69 @@ impl<'py> View<'py> {
     }
 }
 
+/// Memory of an object that may be written, in one piece; it is kept alive.
+pub struct Room<'py> {
+    /// An array of numpy: kept, and not used.
+    _owner: Bound<'py, PyAny>,
+    address: usize,
+    length: usize,
+}
+
+impl<'py> Room<'py> {
+    /// Of an array, or of whatever has the buffer protocol. Never a copy: what cannot be written
+    /// where it lies is refused.
+    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        // What has `__array__` alone may give a copy.
+        let array = match object.hasattr(intern!(py, "__array_interface__"))? {
+            true => numpy(py)?.call_method1(intern!(py, "asarray"), (object,))?,
+            false => array_over(object)?,
+        };
+        let dtype = array.getattr(intern!(py, "dtype"))?;
+        if dtype.getattr(intern!(py, "hasobject"))?.extract()? {
+            let why = format!("{dtype} has Python objects, which bytes cannot be written over");
+            return Err(PyTypeError::new_err(why));
+        }
+        let flags = array.getattr(intern!(py, "flags"))?;
+        let is_writeable: bool = flags.getattr(intern!(py, "writeable"))?.extract()?;
+        if !is_writeable {
+            let why = "the buffer is read-only: give one that may be written";
+            return Err(PyTypeError::new_err(why));
+        }
+        let is_in_one_piece: bool = flags.getattr(intern!(py, "c_contiguous"))?.extract()?;
+        if !is_in_one_piece {
+            let why = "the buffer is not in one piece: give a contiguous one";
+            return Err(PyValueError::new_err(why));
+        }
+        let (address, length) = place_of(&array)?;
+        Ok(Self {
+            _owner: array,
+            address,
+            length,
+        })
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        if self.length == 0 {
+            return &mut [];
+        }
+        // SAFETY: numpy says that the array has so many there, which may be written, and keeps them
+        // as long as `_owner` is referred to; documents ask programs to leave them alone while a
+        // call uses them.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.length) }
+    }
+}
+
+/// Where an array of numpy lies that is in one piece, and how many bytes it has.
+fn place_of(array: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
+    let py = array.py();
+    let interface = array.getattr(intern!(py, "__array_interface__"))?;
+    let data = interface.get_item(intern!(py, "data"))?;
+    let (address, _read_only): (usize, bool) = data.extract()?;
+    let length = array.getattr(intern!(py, "nbytes"))?.extract()?;
+    Ok((address, length))
+}
+
 /// What arrays of numbers are made of.
 trait Number: Copy {}
 
@@ -86,15 +146,20 @@ fn numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 /// An array over the memory of whatever has the buffer protocol, or is an array by numpy's.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
-    let numpy = numpy(py)?;
     let is_array = object.hasattr(intern!(py, "__array_interface__"))?
         || object.hasattr(intern!(py, "__array__"))?;
-    if is_array {
-        return numpy.call_method1(intern!(py, "asarray"), (object,));
+    match is_array {
+        true => numpy(py)?.call_method1(intern!(py, "asarray"), (object,)),
+        false => array_over(object),
     }
+}
+
+/// An array over the memory of whatever has the buffer protocol.
+fn array_over<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
     let builtins = py.import(intern!(py, "builtins"))?;
     let view = builtins.call_method1(intern!(py, "memoryview"), (object,))?;
-    numpy.call_method1(intern!(py, "asarray"), (view,))
+    numpy(py)?.call_method1(intern!(py, "asarray"), (view,))
 }
 
 fn is_sequence(object: &Bound<'_, PyAny>) -> bool {

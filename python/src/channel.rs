@@ -4,15 +4,16 @@ use std::os::fd::AsRawFd;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use trihop::ChannelLimits;
-use trihop::channel::{self, ChannelKind, Descriptor, Poll, Received, Return};
+use trihop::channel::{self, ChannelKind, Descriptor, Filled, Poll, Received, Return};
 use trihop::threaded;
 
-use crate::array::View;
+use crate::array::{Block, Room, View};
 use crate::detached::{Detached, Ended};
 use crate::error::{Failure, of_call};
 use crate::request::{Request, timeout_of, triple};
+use crate::stream::counters;
 
 /// The channels of a job on this rank: `Job.channels` opens them. Any rank makes some, and attaches
 /// to those of others, at any time and alone.
@@ -106,6 +107,12 @@ impl Channels {
         Ok(Channel::of(channel))
     }
 
+    /// Counters of this rank by name, as docs/DIAGNOSTICS.md has them, of the stream of the
+    /// channels: each request to another rank and each answer is a record of it.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        counters(py, py.detach(|| self.channels.stats()))
+    }
+
     /// Ends this rank's part, and keeps its channels with the messages in them for another job:
     /// `Job.channels(name, kept=)`. Collective where the job goes on.
     fn keep(&self, py: Python<'_>) -> PyResult<Kept> {
@@ -167,6 +174,26 @@ impl Channel {
         self.channel.descriptor().owner().0
     }
 
+    /// What it may hold, as `Channels.create` takes it: `messages`, `bytes`, `ports`,
+    /// `window_messages` and `window_bytes`.
+    #[getter]
+    fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let ChannelLimits {
+            messages,
+            bytes,
+            ports,
+            window_messages,
+            window_bytes,
+        } = self.channel.limits();
+        let limits = PyDict::new(py);
+        limits.set_item("messages", messages)?;
+        limits.set_item("bytes", bytes)?;
+        limits.set_item("ports", ports)?;
+        limits.set_item("window_messages", window_messages)?;
+        limits.set_item("window_bytes", window_bytes)?;
+        Ok(limits)
+    }
+
     /// What it is: "messages", "semaphore" or "barrier".
     #[getter]
     fn kind(&self) -> &'static str {
@@ -209,6 +236,42 @@ impl Channel {
     fn get<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
         got(py, py.detach(|| self.channel.get(timeout)))
+    }
+
+    /// As `get`, and the bytes are an array of `uint8` over the memory in which they came: nothing
+    /// is copied. It is the program's.
+    #[pyo3(signature = (*, timeout=None))]
+    fn get_array<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
+        let timeout = timeout_of(timeout)?;
+        let got = py.detach(|| self.channel.get(timeout));
+        let got = got.map_err(of_call)?;
+        let array = Block::array(py, got.bytes.into_vec())?;
+        (got.source.0, got.kind, array).into_pyobject(py)
+    }
+
+    /// As `get`, into the beginning of an array or of whatever has the buffer protocol and may be
+    /// written: its source, its kind, and how many bytes it has, which are copied once. Nothing
+    /// else uses that memory meanwhile.
+    ///
+    /// Raises `Misuse` where the first message is longer, which stays in the channel: `length` of
+    /// the exception is how many bytes it has.
+    #[pyo3(signature = (buffer, *, timeout=None))]
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<(u32, u32, usize)> {
+        let timeout = timeout_of(timeout)?;
+        let mut room = Room::of(buffer)?;
+        let into = room.bytes();
+        let filled = py.detach(|| self.channel.get_into(into, timeout));
+        let Filled {
+            source,
+            kind,
+            length,
+        } = filled.map_err(of_call)?;
+        Ok((source.0, kind, length))
     }
 
     /// As `get`, and the message stays where it is.

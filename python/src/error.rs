@@ -37,7 +37,8 @@ create_exception!(
     Misuse,
     Error,
     "A mistake of the program: a rank that does not exist, a record that is too long, calls that \
-     do not go together, ranks that do not agree. Nothing was done."
+     do not go together, ranks that do not agree. Nothing was done. A buffer that is too small for \
+     a message: `length` is that of the message, which is still the first of its channel."
 );
 create_exception!(
     trihop,
@@ -177,10 +178,15 @@ fn by_handler(text: String) -> PyErr {
     })
 }
 
+/// The exception, which has a number by this name.
+fn with_number(raised: PyErr, name: &str, number: usize) -> PyErr {
+    let named = Python::attach(|py| raised.value(py).setattr(name, number));
+    named.err().unwrap_or(raised)
+}
+
 /// The exception, which has `rank`.
 fn of_rank(raised: PyErr, rank: u32) -> PyErr {
-    let named = Python::attach(|py| raised.value(py).setattr("rank", rank));
-    named.err().unwrap_or(raised)
+    with_number(raised, "rank", rank as usize)
 }
 
 fn raised(error: &trihop::Error) -> PyErr {
@@ -196,6 +202,9 @@ fn raised(error: &trihop::Error) -> PyErr {
         | Engine::TooLarge { .. }
         | Engine::Mismatch { .. } => Misuse::new_err(text),
         Engine::Config { .. } | Engine::Environment { .. } => Config::new_err(text),
+        Engine::BufferTooSmall { bytes, .. } => {
+            with_number(Misuse::new_err(text), "length", *bytes)
+        }
         Engine::BarrierBroken { .. } => BarrierBroken::new_err(text),
         Engine::Handler { .. } => by_handler(text),
         Engine::NoChannel { .. } => NoChannel::new_err(text),

@@ -200,18 +200,24 @@ impl Job {
         Ok(Shuffle { inbox })
     }
 
-    /// Opens channels: those that this rank has kept of another job, else none yet. Collective.
+    /// Opens channels: those that this rank has kept of another job, else none yet. `getmsg_bytes`
+    /// bounds what this rank hands out of its channels and has not arrived: beyond it gets wait;
+    /// one message may be longer. Without it, it is that of `TRIHOP_MAX_GETMSG_MB`. Collective.
     ///
     /// Raises `Config` on all ranks where what one has kept cannot be gone on with.
-    #[pyo3(signature = (name, *, kept=None, **options))]
+    #[pyo3(signature = (name, *, kept=None, getmsg_bytes=None, **options))]
     fn channels(
         &self,
         py: Python<'_>,
         name: &str,
         kept: Option<&Bound<'_, Kept>>,
+        getmsg_bytes: Option<u64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Channels> {
         let mut builder = self.job.channels(name);
+        if let Some(bytes) = getmsg_bytes {
+            builder = builder.getmsg_bytes(bytes);
+        }
         if let Some(kept) = kept {
             builder = builder.keeping(&kept.get().0);
         }

@@ -226,7 +226,8 @@ impl Shuffle {
     }
 }
 
-fn counters(py: Python<'_>, stats: Option<Stats>) -> PyResult<Bound<'_, PyDict>> {
+/// Counters by name.
+pub fn counters(py: Python<'_>, stats: Option<Stats>) -> PyResult<Bound<'_, PyDict>> {
     let stats = stats.ok_or(Failure::Engine(trihop::Error::WouldBlock))?;
     let counters = PyDict::new(py);
     for (row, value) in stats.rows() {

@@ -26,10 +26,11 @@ def launch():
     if not command:
         pytest.fail("TRIHOP names no command `trihop`, and there is none in PATH")
 
-    def run(program, shape=(1, 1), arguments=(), status=0, seat=None, **variables) -> str:
+    def run(program, shape=(1, 1), arguments=(), status=0, seat=None, under=None, **variables) -> str:
         ranks, nodes = shape
         launcher = [command, "run", "-n", str(ranks), "--nodes", str(nodes), "--no-prefix"]
         launcher += ["--seat", seat] if seat else []
+        launcher += ["--agent-under", under] if under else []
         # Against hangs alone.
         launcher += ["--timeout", "120", "--", sys.executable, str(program), *map(str, arguments)]
         ended = subprocess.run(

@@ -205,6 +205,9 @@ def agents():
 # The launcher asks the ranks to end as soon as an agent is gone.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 job = trihop.Job()
+channels = job.channels("tasks")
+mine = channels.create()
+mine.send(b"a task")
 stream = job.stream("items", np.uint64)
 stream.fence()
 if job.rank == 0:
@@ -217,6 +220,8 @@ try:
         stream.fence()
 except trihop.AgentDead as dead:
     assert dead.rank in (0, 1)
+    kept = channels.keep()
+    assert kept.descriptors == [mine.descriptor]
     print("heard of it", flush=True)
 """,
         (2, 2),

@@ -116,6 +116,18 @@ macro_rules! declare {
             /// taken nothing.
             #[error("{0} has taken as long as it may; give it more time, or see who is to answer it")]
             TimedOut(&'static str),
+            /// The first message of a channel is longer than the buffer that it was to be copied
+            /// into. Nothing was taken: it is still the first.
+            #[error(
+                "the first message of the channel has {bytes} bytes, and the buffer has room for {room}; \
+                 it stays there: give the call a longer buffer, or get it without one"
+            )]
+            BufferTooSmall {
+                /// Bytes of the message.
+                bytes: usize,
+                /// Bytes of the buffer.
+                room: usize,
+            },
             /// A channel was closed, by its owner or as that shuts its channels down.
             #[error("channel {number} of rank {owner} is closed")]
             ChannelClosed {

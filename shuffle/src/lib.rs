@@ -76,7 +76,7 @@ pub mod over {
 /// What calls of a [`Channel`] take and give.
 pub mod channel {
     pub use crate::face::channel::{
-        Buffer, ChannelKind, Descriptor, Kept, Poll, Received, Return, Timeout,
+        Buffer, ChannelKind, Descriptor, Filled, Kept, Poll, Received, Return, Timeout,
     };
 }
 

@@ -13,7 +13,7 @@ use super::argument;
 use super::seat::{Either, Home, Homed, either};
 use super::status::{Failure, guard, trihop_status_t};
 use crate::channel::{Buffer, Received, Return, Timeout};
-use crate::{Channel, threaded};
+use crate::{Channel, Error, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 /// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
@@ -103,6 +103,29 @@ pub struct trihop_received_t {
     pub source: u32,
     /// The 32 bits that the sender gave with it.
     pub kind: u32,
+}
+
+/// A message whose bytes are in memory of the caller's: see `trihop_channel_get_into`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct trihop_filled_t {
+    /// How many bytes it has.
+    pub length: usize,
+    /// Rank that sent it.
+    pub source: u32,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+}
+
+impl trihop_filled_t {
+    /// Of a call that has filled nothing: how many bytes the message has that stays.
+    fn nothing(length: usize) -> Self {
+        Self {
+            length,
+            source: 0,
+            kind: 0,
+        }
+    }
 }
 
 const NOTHING: trihop_received_t = trihop_received_t {
@@ -244,6 +267,49 @@ pub unsafe extern "C" fn trihop_channel_get(
     }
 }
 
+/// As `trihop_channel_get`, and the bytes of the message are copied to `bytes`, which has room for
+/// `capacity` of them, once, out of the memory in which they came; nothing has to be given back.
+/// `filled` says what they are, with zeros where the call fails.
+///
+/// Where the first message is longer it fails with `TRIHOP_ERR_BUFFER_TOO_SMALL`, and the length in
+/// `filled` is that of the message: it stays where it is, as if nobody had asked for it, and what
+/// is in `bytes` is as it was. Else as `trihop_channel_get`.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_get_into(
+    channel: *const trihop_channel_t,
+    timeout_ns: i64,
+    bytes: *mut c_void,
+    capacity: usize,
+    filled: *mut trihop_filled_t,
+) -> trihop_status_t {
+    let get = |channel: &trihop_channel_t| {
+        // SAFETY: the header asks for a place that nobody else uses.
+        let place = unsafe { argument::place(filled, "filled")? };
+        *place = trihop_filled_t::nothing(0);
+        // SAFETY: the header asks for `capacity` bytes that nobody else uses.
+        let into = unsafe { argument::slice_mut(bytes.cast::<u8>(), capacity, "bytes")? };
+        let timeout = parse_timeout(timeout_ns)?;
+        let got = either!(&channel.channel, channel => channel.get_into(into, timeout));
+        *place = match got {
+            Ok(of) => trihop_filled_t {
+                length: of.length,
+                source: of.source.0,
+                kind: of.kind,
+            },
+            Err(error) => {
+                if let Error::BufferTooSmall { bytes, .. } = error {
+                    *place = trihop_filled_t::nothing(bytes);
+                }
+                return Err(error.into());
+            }
+        };
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, get) }
+}
+
 /// As `trihop_channel_get`, and the message stays where it is: a copy is got.
 ///
 /// Threads: as `trihop_channel_t`.
@@ -346,6 +412,24 @@ pub unsafe extern "C" fn trihop_channel_descriptor(
     };
     // SAFETY: the header asks for null or a port that was not freed.
     unsafe { with(channel, write) }
+}
+
+/// The rank that has made the channel, and has its messages.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_owner(
+    channel: *const trihop_channel_t,
+    owner: *mut u32,
+) -> trihop_status_t {
+    let ask = |channel: &trihop_channel_t| {
+        let of = either!(&channel.channel, channel => channel.descriptor().owner());
+        // SAFETY: the header asks for a place for a number.
+        *unsafe { argument::place(owner, "owner")? } = of.0;
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, ask) }
 }
 
 /// Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and

@@ -135,6 +135,7 @@ impl trihop_status_t {
             Error::WouldBlock => TRIHOP_ERR_WOULD_BLOCK,
             Error::Rank { .. } => TRIHOP_ERR_RANK,
             Error::TooLarge { .. } => TRIHOP_ERR_TOO_LARGE,
+            Error::BufferTooSmall { .. } => TRIHOP_ERR_BUFFER_TOO_SMALL,
             Error::NoMemory { .. } | Error::SpillFull { .. } | Error::BroadcastsFull { .. } => {
                 TRIHOP_ERR_NO_MEMORY
             }

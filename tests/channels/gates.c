@@ -1,6 +1,8 @@
-/* Semaphores, barriers, events, started calls and the next job of channels: `gates inline|threaded`. Says how many ranks there are. */
+/* Semaphores, barriers, events, started calls, buffers, bounds and the next job of channels:
+ * `gates inline|threaded|minirank`. Says how many ranks there are. Agents have to linger: there are two jobs. */
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +15,28 @@ enum { TURNS = 20, MESSAGES = 50, ROUNDS = 10 };
 
 static const int64_t SHORT = 50000; /* ns */
 
-static trihop_job_t *job;
-static trihop_channels_t *channels;
-static uint32_t rank, size;
-static int is_inline;
+/* A rank that is a thread of this process, or the process, between its jobs. */
+struct part {
+    uint32_t index, rank;
+    char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS];
+    trihop_kept_t *kept;
+    pthread_t thread;
+};
+
+static int is_inline, is_minirank;
+static trihop_miniranks_t *miniranks;
+
+/* Of the rank that this thread is. */
+static _Thread_local trihop_job_t *job;
+static _Thread_local trihop_channels_t *channels;
+static _Thread_local uint32_t rank, size;
 
 static void fail(const char *what, uint64_t got, uint64_t wanted)
 {
     fprintf(stderr, "rank %" PRIu32 ": %s: %" PRIu64 ", not %" PRIu64 " (%s)\n", rank, what, got, wanted,
             trihop_last_error());
-    trihop_abort(job, EXIT_FAILURE, what);
+    if (job != NULL)
+        trihop_abort(job, EXIT_FAILURE, what);
     exit(EXIT_FAILURE);
 }
 
@@ -288,65 +302,236 @@ static void start(void)
     OK(trihop_channel_free(inbox));
 }
 
-static void join(void)
+/* The last rank gets what rank 0 has into memory of its own; what has no room there stays. */
+static void fill(void)
 {
-    if (trihop_init(is_inline ? TRIHOP_INLINE : TRIHOP_THREADED, NULL, &job) != TRIHOP_OK) {
-        fprintf(stderr, "trihop_init: %s\n", trihop_last_error());
-        exit(EXIT_FAILURE);
+    unsigned char bytes[MESSAGES];
+    trihop_channel_t *inbox = NULL;
+    trihop_filled_t filled;
+    uint32_t length, i;
+
+    if (rank == 0) {
+        OK(trihop_channel_create(channels, NULL, &inbox));
+        for (length = 0; length < MESSAGES; length++) {
+            memset(bytes, (int)length, sizeof bytes);
+            OK(trihop_channel_send(inbox, length, bytes, length, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+        }
     }
+    inbox = shared(inbox, TRIHOP_CHANNEL_MESSAGES);
+    for (length = 0; length < MESSAGES && rank == size - 1; length++) {
+        memset(bytes, 0xff, sizeof bytes);
+        if (length > 0) {
+            int64_t timeout = length % 2 == 0 ? TRIHOP_ONCE : TRIHOP_NO_TIMEOUT;
+            EQUAL(trihop_channel_get_into(inbox, timeout, bytes, length - 1, &filled), TRIHOP_ERR_BUFFER_TOO_SMALL);
+            EQUAL(filled.length, length);
+            EQUAL(bytes[0], 0xff);
+        }
+        OK(trihop_channel_get_into(inbox, TRIHOP_NO_TIMEOUT, bytes, sizeof bytes, &filled));
+        EQUAL(filled.length, length);
+        EQUAL(filled.kind, length);
+        EQUAL(filled.source, 0);
+        for (i = 0; i < MESSAGES; i++)
+            EQUAL(bytes[i], i < length ? length : 0xff);
+    }
+    if (rank == size - 1) {
+        EQUAL(trihop_channel_get_into(inbox, TRIHOP_ONCE, bytes, sizeof bytes, &filled), TRIHOP_ERR_WOULD_BLOCK);
+        EQUAL(trihop_channel_get_into(inbox, SHORT, bytes, sizeof bytes, &filled), TRIHOP_ERR_TIMED_OUT);
+        EQUAL(filled.length, 0);
+    }
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(inbox));
+}
+
+/* What each rank has made is known at all ports of it, and makes another one like it. */
+static void ask_for_limits(void)
+{
+    trihop_channel_limits_t limits = {.size = sizeof limits, .messages = 3, .window_bytes = 1000}, known;
+    trihop_channel_t *mine, *of_first = NULL;
+    uint32_t owner;
+    int turn;
+
+    OK(trihop_channel_create(channels, &limits, &mine));
+    OK(trihop_channel_owner(mine, &owner));
+    EQUAL(owner, rank);
+    OK(trihop_channel_free(mine));
+    for (turn = 0; turn < 2; turn++) {
+        if (rank == 0)
+            OK(trihop_channel_create(channels, turn == 0 ? &limits : &known, &of_first));
+        of_first = shared(of_first, TRIHOP_CHANNEL_MESSAGES);
+        OK(trihop_channel_owner(of_first, &owner));
+        EQUAL(owner, 0);
+        OK(trihop_channel_limits(of_first, &known, sizeof known));
+        EQUAL(known.size, sizeof known);
+        EQUAL(known.messages, 3);
+        EQUAL(known.window_bytes, 1000);
+        EQUAL(known.bytes, 1 << 20);
+        EQUAL(known.ports, 1024);
+        EQUAL(known.window_messages, 64);
+        OK(trihop_barrier(job));
+        OK(trihop_channel_free(of_first));
+    }
+}
+
+/* What this rank's stream of channels has sent. */
+static uint64_t records_sent(void)
+{
+    trihop_status_t status = TRIHOP_ERR_WOULD_BLOCK;
+    trihop_stats_t stats;
+    int tries;
+
+    for (tries = 0; tries < 1000 && status == TRIHOP_ERR_WOULD_BLOCK; tries++)
+        status = trihop_channels_stats(channels, &stats, sizeof stats);
+    OK(status);
+    return stats.sent;
+}
+
+/* Gets of the last rank are a record each; with a bound of what rank 0 hands out there is one more for each that arrives. */
+static void count_records(uint64_t getmsg_bytes)
+{
+    trihop_channels_t *usual = channels;
+    trihop_channel_t *inbox = NULL;
+    trihop_channels_options_t options;
+    trihop_received_t got;
+    uint64_t before;
+    int turn;
+
+    OK(trihop_channels_options_init(&options, sizeof options));
+    options.getmsg_bytes = getmsg_bytes;
+    OK(trihop_channels_open_with(job, "counted", &options, &channels));
+    if (rank == 0) {
+        OK(trihop_channel_create(channels, NULL, &inbox));
+        for (turn = 0; turn < TURNS; turn++)
+            OK(trihop_channel_send(inbox, 0, "news", 4, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    }
+    inbox = shared(inbox, TRIHOP_CHANNEL_MESSAGES);
+    if (rank == size - 1) {
+        before = records_sent();
+        for (turn = 0; turn < TURNS; turn++) {
+            OK(trihop_channel_get(inbox, TRIHOP_NO_TIMEOUT, &got));
+            trihop_received_free(&got);
+        }
+        EQUAL(records_sent() - before, size == 1 ? 0 : getmsg_bytes == 0 ? TURNS : 2 * TURNS);
+    }
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(inbox));
+    OK(trihop_channels_close(channels));
+    channels = usual;
+}
+
+static void join(const struct part *part)
+{
+    int seat = is_inline ? TRIHOP_INLINE : TRIHOP_THREADED;
+
+    OK(is_minirank ? trihop_minirank_start(miniranks, part->index, &job) : trihop_init(seat, NULL, &job));
     rank = trihop_rank(job);
     size = trihop_size(job);
 }
 
-/* What is in the channel of each rank is there in the next job, under the same name. */
-static void go_on(void)
+static void *first_job(void *context)
 {
-    char text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS];
-    trihop_kept_t *kept = NULL, *none = NULL;
+    struct part *part = context;
     trihop_channels_t *refused = NULL;
     trihop_channel_t *mine = NULL;
-    trihop_received_t got;
-    uint32_t before = rank;
+    trihop_kept_t *none = NULL;
     size_t length;
 
-    OK(trihop_channel_create(channels, NULL, &mine));
-    OK(trihop_channel_descriptor(mine, text, sizeof text, &length));
-    OK(trihop_channel_send(mine, 7, &rank, sizeof rank, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
-    EQUAL(trihop_channels_keep(NULL, &none), TRIHOP_ERR_INVALID_ARGUMENT);
-    EQUAL(trihop_channels_open_kept(job, "next", NULL, NULL, &refused), TRIHOP_ERR_INVALID_ARGUMENT);
-    OK(trihop_channels_keep(channels, &kept));
-    OK(trihop_channel_free(mine));
-    OK(trihop_finalize(job));
-    join();
-    EQUAL(rank, before);
-    OK(trihop_channels_open_kept(job, "next", NULL, kept, &channels));
-    EQUAL(trihop_channels_open_kept(job, "again", NULL, kept, &refused), TRIHOP_ERR_CONFIG);
-    EQUAL(refused == NULL, 1);
-    trihop_kept_free(kept);
-    trihop_kept_free(NULL);
-    OK(trihop_channel_attach(channels, text, &mine));
-    OK(trihop_channel_get(mine, TRIHOP_ONCE, &got));
-    EQUAL(got.kind, 7);
-    EQUAL(got.length, sizeof rank);
-    EQUAL(memcmp(got.bytes, &rank, sizeof rank), 0);
-    trihop_received_free(&got);
-    OK(trihop_channel_free(mine));
-}
-
-int main(int argc, char **argv)
-{
-    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
-    join();
+    join(part);
+    part->rank = rank;
     OK(trihop_channels_open(job, "gates", NULL, &channels));
     lock();
     meet();
     wake();
     wake_at_gates();
     start();
-    go_on();
+    fill();
+    ask_for_limits();
+    count_records(0);
+    count_records(1);
+    OK(trihop_channel_create(channels, NULL, &mine));
+    OK(trihop_channel_descriptor(mine, part->text, sizeof part->text, &length));
+    OK(trihop_channel_send(mine, 7, &rank, sizeof rank, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    EQUAL(trihop_channels_keep(NULL, &none), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channels_open_kept(job, "next", NULL, NULL, &refused), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_channels_keep(channels, &part->kept));
+    OK(trihop_channel_free(mine));
+    OK(trihop_finalize(job));
+    job = NULL;
+    return NULL;
+}
+
+/* What is in the channel of each rank is there in the next job, under the same name. */
+static void *second_job(void *context)
+{
+    struct part *part = context;
+    trihop_channels_options_t options;
+    trihop_channels_t *refused = NULL;
+    trihop_channel_t *mine = NULL;
+    trihop_received_t got;
+
+    join(part);
+    EQUAL(rank, part->rank);
+    OK(trihop_channels_options_init(&options, sizeof options));
+    options.kept = part->kept;
+    /* Both are the same. */
+    OK(rank % 2 == 0 ? trihop_channels_open_kept(job, "next", NULL, part->kept, &channels)
+                     : trihop_channels_open_with(job, "next", &options, &channels));
+    EQUAL(trihop_channels_open_kept(job, "again", NULL, part->kept, &refused), TRIHOP_ERR_CONFIG);
+    EQUAL(refused == NULL, 1);
+    trihop_kept_free(part->kept);
+    trihop_kept_free(NULL);
+    OK(trihop_channel_attach(channels, part->text, &mine));
+    OK(trihop_channel_get(mine, TRIHOP_ONCE, &got));
+    EQUAL(got.kind, 7);
+    EQUAL(got.length, sizeof rank);
+    EQUAL(memcmp(got.bytes, &rank, sizeof rank), 0);
+    trihop_received_free(&got);
+    OK(trihop_channel_free(mine));
     OK(trihop_channels_close(channels));
     if (rank == 0)
         printf("%" PRIu32 " ranks\n", size);
     OK(trihop_finalize(job));
+    return NULL;
+}
+
+/* All ranks of this process, which are threads of it, in a job. */
+static void start_threads(void *(*of)(void *), struct part *parts)
+{
+    uint32_t count_here = trihop_minirank_count(miniranks), i;
+
+    for (i = 0; i < count_here; i++)
+        EQUAL(pthread_create(&parts[i].thread, NULL, of, &parts[i]), 0);
+    for (i = 0; i < count_here; i++)
+        EQUAL(pthread_join(parts[i].thread, NULL), 0);
+    OK(trihop_minirank_finalize(miniranks));
+}
+
+static void run_minirank(void)
+{
+    struct part *parts;
+    uint32_t count_here, i;
+
+    OK(trihop_minirank_init(0, NULL, &miniranks));
+    count_here = trihop_minirank_count(miniranks);
+    parts = calloc(count_here, sizeof *parts);
+    for (i = 0; i < count_here; i++)
+        parts[i].index = i;
+    start_threads(first_job, parts);
+    OK(trihop_minirank_init(count_here, NULL, &miniranks));
+    start_threads(second_job, parts);
+    free(parts);
+}
+
+int main(int argc, char **argv)
+{
+    struct part part = {.index = 0};
+
+    is_minirank = argc > 1 && strcmp(argv[1], "minirank") == 0;
+    is_inline = argc < 2 || strcmp(argv[1], "threaded") != 0;
+    if (is_minirank) {
+        run_minirank();
+    } else {
+        first_job(&part);
+        second_job(&part);
+    }
     return EXIT_SUCCESS;
 }

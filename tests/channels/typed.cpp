@@ -89,6 +89,37 @@ void run(const trihop::Job &job, const trihop::Channels &channels) {
     job.barrier();
 }
 
+/* What a channel says of itself, and messages that come into memory of the program's. */
+void fill(const trihop::Job &job, const trihop::Channels &channels) {
+    using namespace std::chrono_literals;
+    trihop_channel_limits_t limits{};
+    limits.size = sizeof limits;
+    limits.messages = 5;
+    std::optional<trihop::Channel> mine;
+    if (job.rank() == 0)
+        mine.emplace(channels.create(&limits));
+    const trihop::Channel inbox = shared(job, channels, mine ? &*mine : nullptr);
+    EXPECT(inbox.owner() == 0 && inbox.limits().messages == 5 && inbox.limits().ports == 1024);
+    if (job.rank() == 0)
+        EXPECT(inbox.send(7, "news", 4));
+    job.barrier();
+    if (job.rank() == job.size() - 1) {
+        char bytes[5] = "....";
+        try {
+            inbox.receive_into(bytes, 3);
+            EXPECT(false);
+        } catch (const trihop::Error &error) {
+            EXPECT(error.status() == TRIHOP_ERR_BUFFER_TOO_SMALL);
+        }
+        const trihop_filled_t filled = inbox.receive_into(bytes, sizeof bytes).value();
+        EXPECT(filled.length == 4 && filled.kind == 7 && filled.source == 0 && std::strcmp(bytes, "news") == 0);
+        EXPECT(!inbox.receive_into(bytes, sizeof bytes, 1us));
+        /* One that found no room, one that did, and one that found nothing, with its reminder. */
+        EXPECT(job.size() == 1 ? channels.stats().sent == 0 : channels.stats().sent >= 3);
+    }
+    job.barrier();
+}
+
 } // namespace
 
 int main(int argc, char **argv) try {
@@ -100,6 +131,7 @@ int main(int argc, char **argv) try {
         const trihop::Job job(seat);
         trihop::Channels channels(job, "typed");
         run(job, channels);
+        fill(job, trihop::Channels(job, "bounded", trihop::ChannelsOptions(1)));
         const trihop::Channel mine = channels.create();
         name = mine.descriptor();
         EXPECT(mine.send(7, "kept", 4));
@@ -107,7 +139,9 @@ int main(int argc, char **argv) try {
     }
     const trihop::Job job(seat);
     {
-        const trihop::Channels channels(job, "typed", *kept);
+        trihop::ChannelsOptions options(0);
+        options.kept = &*kept;
+        const trihop::Channels channels(job, "typed", options);
         EXPECT(channels.attach(name).receive()->kind() == 7);
     }
     if (job.rank() == 0)

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #ifdef __cplusplus
 #include <functional>
@@ -15,6 +16,8 @@ struct Cell {
     double heat;
 };
 
+extern void *bytes;
+extern std::size_t length;
 void consume(const void *bytes, std::size_t length);
 void compute();
 #ifdef IN_CELLS
@@ -38,6 +41,7 @@ extern trihop_channels_t *channels;
 extern trihop_channel_t *tasks, *lock, *gate;
 extern trihop_asked_t *started;
 extern trihop_received_t task;
+extern trihop_filled_t filled;
 extern trihop_handler_t taker;
 extern trihop_status_t status;
 extern trihop_step_options_t options;

@@ -1,14 +1,15 @@
-//! How channels are opened, made and found.
+//! How channels are opened, made and found, and what they say of themselves.
 
 use std::ffi::c_char;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use super::trihop_channel_t;
 use crate::capi::argument;
 use crate::capi::job::trihop_job_t;
 use crate::capi::options::trihop_options_t;
-use crate::capi::seat::{Either, Home, Homed};
-use crate::capi::sized::load_sized;
+use crate::capi::seat::{Either, Home, Homed, either};
+use crate::capi::sized::{check_size, load_sized, store_sized};
+use crate::capi::stats::{self, trihop_stats_t};
 use crate::capi::status::{Failure, guard, trihop_status_t};
 use crate::channel::{Descriptor, Kept};
 use crate::over::ChannelsBuilder;
@@ -77,7 +78,51 @@ impl trihop_channel_limits_t {
             window_bytes: long(self.window_bytes, usual.window_bytes),
         })
     }
+
+    fn of(limits: &ChannelLimits, size: usize) -> Self {
+        Self {
+            size,
+            bytes: limits.bytes,
+            window_bytes: limits.window_bytes,
+            messages: limits.messages,
+            ports: limits.ports,
+            window_messages: limits.window_messages,
+            reserved: 0,
+        }
+    }
 }
+
+/// How channels are opened, by `trihop_channels_open_with`. Later versions add fields at the end.
+/// Fill it with `trihop_channels_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct trihop_channels_options_t {
+    /// Bytes of this struct as the caller knows it; set by `trihop_channels_options_init`.
+    pub size: usize,
+    /// Options of the channels' stream; null, as at first, for those of the job.
+    pub stream: *const trihop_options_t,
+    /// What this rank has kept of its channels, as of `trihop_channels_open_kept`; null, as at
+    /// first, for nothing.
+    pub kept: *const trihop_kept_t,
+    /// Bytes of messages that this rank hands out of its channels and that have not arrived at the
+    /// ranks which get them. Beyond these gets wait, and those that are tried once are
+    /// `TRIHOP_ERR_WOULD_BLOCK`. One message may be longer, so that with 1 they go one by one. It
+    /// is this rank's alone. 0, as at first, for that of the environment, `TRIHOP_MAX_GETMSG_MB`,
+    /// and for none where that is not set.
+    pub getmsg_bytes: u64,
+}
+
+impl trihop_channels_options_t {
+    const DEFAULTS: Self = Self {
+        size: size_of::<Self>(),
+        stream: null(),
+        kept: null(),
+        getmsg_bytes: 0,
+    };
+}
+
+const _: () = assert!(size_of::<trihop_channels_options_t>() == 32, "no padding");
+const _: () = assert!(size_of::<trihop_channel_limits_t>() == 40, "no padding");
 
 /// Opens the channels of a job, of which there are none yet. Collective over all ranks: the same
 /// names in the same order. `options` null stands for those of the job.
@@ -91,8 +136,12 @@ pub unsafe extern "C" fn trihop_channels_open(
     options: *const trihop_options_t,
     channels: *mut *mut trihop_channels_t,
 ) -> trihop_status_t {
+    let options = trihop_channels_options_t {
+        stream: options,
+        ..trihop_channels_options_t::DEFAULTS
+    };
     // SAFETY: as the header asks.
-    guard(|| unsafe { open(job, name, options, None, channels) })
+    guard(|| unsafe { open(job, name, &options, channels) })
 }
 
 /// As `trihop_channels_open`, and goes on with what this rank has kept of its channels in an earlier
@@ -112,17 +161,76 @@ pub unsafe extern "C" fn trihop_channels_open_kept(
     kept: *const trihop_kept_t,
     channels: *mut *mut trihop_channels_t,
 ) -> trihop_status_t {
-    // SAFETY: as the header asks.
-    guard(|| unsafe { open(job, name, options, Some(kept), channels) })
+    let options = trihop_channels_options_t {
+        stream: options,
+        kept,
+        ..trihop_channels_options_t::DEFAULTS
+    };
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        *unsafe { argument::place(channels, "channels")? } = null_mut();
+        // SAFETY: the header asks for null, or what was kept and not freed.
+        unsafe { argument::reference(kept, "kept")? };
+        // SAFETY: as the header asks.
+        unsafe { open(job, name, &options, channels) }
+    })
+}
+
+/// Fills `options` with the defaults. `size` is `sizeof(trihop_channels_options_t)` as the caller
+/// knows it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_options_init(
+    options: *mut trihop_channels_options_t,
+    size: usize,
+) -> trihop_status_t {
+    guard(|| {
+        check_size(size)?;
+        let filled = trihop_channels_options_t {
+            size,
+            ..trihop_channels_options_t::DEFAULTS
+        };
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses, and the struct
+        // has no padding.
+        unsafe { store_sized(&filled, options, size, "options") }
+    })
+}
+
+/// As `trihop_channels_open`, or `trihop_channels_open_kept`, with all that an opening can have.
+/// `options` null stands for the defaults.
+///
+/// Fails as these.
+/// Threads: as `trihop_channels_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_open_with(
+    job: *const trihop_job_t,
+    name: *const c_char,
+    options: *const trihop_channels_options_t,
+    channels: *mut *mut trihop_channels_t,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a place for a pointer.
+        *unsafe { argument::place(channels, "channels")? } = null_mut();
+        let options = match options.is_null() {
+            true => trihop_channels_options_t::DEFAULTS,
+            // SAFETY: the header asks for as many bytes of options as their first field says; any
+            // bytes are such a struct.
+            false => unsafe {
+                load_sized(options, trihop_channels_options_t::DEFAULTS, "options")?
+            },
+        };
+        // SAFETY: as the header asks.
+        unsafe { open(job, name, &options, channels) }
+    })
 }
 
 /// # Safety
-/// As of `trihop_channels_open`.
+/// As of `trihop_channels_open`, and of what the options point to.
 unsafe fn open(
     job: *const trihop_job_t,
     name: *const c_char,
-    options: *const trihop_options_t,
-    kept: Option<*const trihop_kept_t>,
+    options: &trihop_channels_options_t,
     channels: *mut *mut trihop_channels_t,
 ) -> Result<(), Failure> {
     // SAFETY: the header asks for null or a place for a pointer.
@@ -130,19 +238,16 @@ unsafe fn open(
     *place = null_mut();
     // SAFETY: the header asks for null or a job that has not ended, and a text that ends with NUL.
     let (job, name) = unsafe { (argument::handle(job, "job")?, argument::text(name, "name")?) };
-    let kept = match kept {
-        None => None,
+    let asked = Asked {
+        // SAFETY: the header asks for null or initialised options.
+        stream: unsafe { trihop_options_t::of_stream(options.stream)? },
         // SAFETY: the header asks for null, or what was kept and not freed.
-        Some(kept) => Some(&unsafe { argument::reference(kept, "kept") }?.kept),
-    };
-    let stream = match options.is_null() {
-        true => None,
-        // SAFETY: the header asks for initialised options.
-        false => Some(unsafe { trihop_options_t::load(options) }?.stream),
+        kept: unsafe { options.kept.as_ref() }.map(|kept| &kept.kept),
+        getmsg_bytes: options.getmsg_bytes,
     };
     let channels = match &job.job {
-        Either::Threaded(job) => Either::Threaded(with(job.channels(name), stream, kept).open()?),
-        Either::Inline(job) => Either::Inline(with(job.channels(name), stream, kept).open()?),
+        Either::Threaded(job) => Either::Threaded(asked.of(job.channels(name)).open()?),
+        Either::Inline(job) => Either::Inline(asked.of(job.channels(name)).open()?),
     };
     *place = Box::into_raw(Box::new(trihop_channels_t {
         home: Home::of(&channels),
@@ -151,18 +256,26 @@ unsafe fn open(
     Ok(())
 }
 
-fn with<S: Seat>(
-    mut builder: ChannelsBuilder<S>,
+/// What a caller asks of an opening.
+struct Asked<'a> {
     stream: Option<StreamOptions>,
-    kept: Option<&Kept>,
-) -> ChannelsBuilder<S> {
-    if let Some(stream) = stream {
-        builder = builder.options(stream);
+    kept: Option<&'a Kept>,
+    getmsg_bytes: u64,
+}
+
+impl Asked<'_> {
+    fn of<S: Seat>(self, mut builder: ChannelsBuilder<S>) -> ChannelsBuilder<S> {
+        if let Some(stream) = self.stream {
+            builder = builder.options(stream);
+        }
+        if let Some(kept) = self.kept {
+            builder = builder.keeping(kept);
+        }
+        match self.getmsg_bytes {
+            0 => builder,
+            bytes => builder.getmsg_bytes(bytes),
+        }
     }
-    if let Some(kept) = kept {
-        builder = builder.keeping(kept);
-    }
-    builder
 }
 
 /// The limits that a caller gives.
@@ -304,6 +417,85 @@ pub unsafe extern "C" fn trihop_channel_attach(
             |channels| Ok(channels.attach(&parse()?)?),
         )
     }
+}
+
+/// Fills `limits` with what the channel may hold, as its owner has made it, at any port of it.
+/// `size` is `sizeof(trihop_channel_limits_t)` as the caller knows it. What is filled so makes
+/// another channel like it.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_limits(
+    channel: *const trihop_channel_t,
+    limits: *mut trihop_channel_limits_t,
+    size: usize,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: the header asks for null or a port that was not freed.
+        let channel = unsafe { argument::handle(channel, "channel")? };
+        check_size(size)?;
+        let of = either!(&channel.channel, channel => channel.limits());
+        let filled = trihop_channel_limits_t::of(&of, size);
+        // SAFETY: the header asks for null or `size` bytes that nobody else uses, and the struct
+        // has no padding.
+        unsafe { store_sized(&filled, limits, size, "limits") }
+    })
+}
+
+/// Runs `call` on the channels of a rank.
+///
+/// # Safety
+/// `channels` is null or channels that were not closed.
+unsafe fn with(
+    channels: *const trihop_channels_t,
+    call: impl FnOnce(&trihop_channels_t) -> Result<(), Failure>,
+) -> trihop_status_t {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        call(unsafe { argument::handle(channels, "channels")? })
+    })
+}
+
+/// Fills `counters` with what the stream of the channels, by which requests and answers go, has
+/// done on this rank, as `trihop_stream_stats` of other streams. Each request to another rank and
+/// each answer is a record, with 32 or 56 bytes beside its message; calls of a rank on its own
+/// channels are none. Parts of long messages that go by other relays are not counted. `size` is
+/// `sizeof(trihop_stats_t)` as the caller knows it.
+///
+/// Threads: any. Fails with `TRIHOP_ERR_WOULD_BLOCK` where the engine is in use and does not come
+/// free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_stats(
+    channels: *const trihop_channels_t,
+    counters: *mut trihop_stats_t,
+    size: usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for null or `size` bytes that nobody else uses.
+    let give = |open: &trihop_channels_t| unsafe {
+        stats::give(either!(&open.channels, all => all.stats()), counters, size)
+    };
+    // SAFETY: the header asks for null or channels that were not closed.
+    unsafe { with(channels, give) }
+}
+
+/// As `trihop_channels_stats`, as a JSON object that ends with NUL, as `trihop_stream_stats_json`
+/// writes it.
+///
+/// Threads: as `trihop_channels_stats`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channels_stats_json(
+    channels: *const trihop_channels_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> trihop_status_t {
+    // SAFETY: the header asks for a buffer of `capacity` bytes and a place for the length.
+    let give = |open: &trihop_channels_t| unsafe {
+        let stats = either!(&open.channels, all => all.stats());
+        stats::give_json(stats, text, capacity, length)
+    };
+    // SAFETY: the header asks for null or channels that were not closed.
+    unsafe { with(channels, give) }
 }
 
 /// Closes the channels of this rank, whose messages are dropped, and waits until all ranks have

@@ -64,6 +64,23 @@ pub(super) enum Expects {
     /// Of a poll that acquires: a number, and what it has taken.
     Permit,
     Message,
+    /// A message of so many bytes at most, or how many it has.
+    MessageWithin(u64),
+}
+
+impl Expects {
+    fn is_message(self) -> bool {
+        matches!(self, Self::Message | Self::MessageWithin(_))
+    }
+
+    /// Whether a message of so many bytes, or that one has so many, is what was asked for.
+    fn allows(self, status: Status, bytes: u64) -> bool {
+        match (self, status) {
+            (Self::MessageWithin(most), Status::Done) => bytes <= most,
+            (Self::MessageWithin(most), Status::TooLong) => bytes > most,
+            (_, status) => status != Status::TooLong,
+        }
+    }
 }
 
 /// A request that is under way.
@@ -357,6 +374,11 @@ impl Client {
         Some(Request::Close { port })
     }
 
+    /// Takes the buffer of a message that is gone.
+    pub fn spare(&mut self, bytes: Vec<u8>) {
+        self.spare.put(bytes);
+    }
+
     /// Sends of the port that have failed with nobody waiting for them, and how the last has.
     pub fn failures(&mut self, number: u32) -> (u64, Option<Status>) {
         let port = self.port(number);
@@ -440,8 +462,15 @@ impl Port {
         }
         let is_message = head.id != 0 && head.about.number != 0;
         let expects = self.pending[at].expects;
-        if is_message != (expects == Expects::Message && head.status == Status::Done) {
+        if is_message != (expects.is_message() && head.status == Status::Done) {
             return Err("a message for no get, or none for one");
+        }
+        let length = match head.status {
+            Status::TooLong => head.value,
+            _ => bytes.as_slice().len() as u64,
+        };
+        if !expects.allows(head.status, length) {
+            return Err("a message that is longer than was asked for, or is called so");
         }
         let message = is_message.then(|| Stored {
             about: head.about,

@@ -226,18 +226,19 @@ impl Owner {
         Ok(())
     }
 
-    /// The message that a get of this rank's would be answered by now. It needs no request.
+    /// The message that a get of this rank's would be answered by now, where it has so many bytes
+    /// at most. It needs no request.
     pub fn get_now(
         &mut self,
-        channel: u32,
-        epoch: u32,
+        (channel, epoch): (u32, u32),
+        most: u64,
         now_ns: impl Fn() -> u64,
     ) -> Option<Stored> {
         self.expire(now_ns);
         let Self { places, ports, .. } = self;
         let place = places.get_mut(channel as usize)?;
         let queue = place.queue.as_mut().filter(|_| place.epoch == epoch)?;
-        queue.get_now(ports)
+        queue.get_now(most, ports)
     }
 
     fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {

@@ -1,17 +1,18 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
 use trihop_transport::sync::{Arc, OnceLock};
+use trihop_transport::topology::Rank;
 
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
-use super::owner::Owner;
+use super::owner::{Owner, Stored};
 use super::parts::Carriers;
 use super::poll::{ChannelKind, Poll};
-use super::received::Received;
+use super::received::{Filled, Received};
 use super::terms::{ChannelLimits, Return, Take, Timeout};
 use super::wait::{Limit, outcome};
-use super::wire::{HEAD_BYTES, Request, kinds};
+use super::wire::{HEAD_BYTES, Request, Status, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
@@ -278,13 +279,15 @@ impl<S: Seat> Port<S> {
 
     fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
         self.has_messages("messages to be got")?;
-        self.start((GET, Expects::Message), limit, |id, timeout_ns| {
-            Request::Get {
-                port: self.at_owner,
-                id,
-                take,
-                timeout_ns,
-            }
+        let expects = match take {
+            Take::Within(most) => Expects::MessageWithin(most),
+            Take::Get | Take::Peek | Take::Pop => Expects::Message,
+        };
+        self.start((GET, expects), limit, |id, timeout_ns| Request::Get {
+            port: self.at_owner,
+            id,
+            take,
+            timeout_ns,
         })
     }
 
@@ -330,8 +333,8 @@ impl<S: Seat> Port<S> {
         }
     }
 
-    /// The message that a get on the owner's rank finds there.
-    fn get_now(&self) -> Result<Option<Received>> {
+    /// The message that a get on the owner's rank finds there, where it has so many bytes at most.
+    fn get_now(&self, most: u64) -> Result<Option<Stored>> {
         let channels = &self.channels;
         channels.handle.seat.may_wait(GET)?;
         self.has_messages("messages to be got")?;
@@ -339,19 +342,40 @@ impl<S: Seat> Port<S> {
         self.fail_if_untold(GET)?;
         let office = &channels.office;
         let Descriptor { number, epoch, .. } = self.descriptor;
-        let get = |owner: &mut Owner| owner.get_now(number, epoch, || office.now_ns());
-        Ok(channels.at_owner(get).map(Received::of))
+        let get = |owner: &mut Owner| owner.get_now((number, epoch), most, || office.now_ns());
+        Ok(channels.at_owner(get))
     }
 
-    fn take(&self, take: Take, timeout: Timeout) -> Result<Received> {
-        if take == Take::Get
+    fn take(&self, take: Take, timeout: Timeout) -> Result<Stored> {
+        let most = match take {
+            Take::Get => Some(u64::MAX),
+            Take::Within(most) => Some(most),
+            Take::Peek | Take::Pop => None,
+        };
+        if let Some(most) = most
             && self.is_here()
-            && let Some(message) = self.get_now()?
+            && let Some(message) = self.get_now(most)?
         {
             return Ok(message);
         }
         let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
-        Ok(received(answered.inspect_err(|error| self.got(error))?))
+        let answered = answered.inspect_err(|error| self.got(error))?;
+        match (take, answered.status) {
+            (Take::Within(most), Status::TooLong) => {
+                let [bytes, room] = [answered.value, most].map(|of| of as usize);
+                Err(Error::BufferTooSmall { bytes, room })
+            }
+            _ => Ok(stored(answered)),
+        }
+    }
+
+    /// Leaves the buffer of a message to the next one.
+    fn spare(&self, bytes: Vec<u8>) {
+        let office = &self.channels.office;
+        match self.is_here() {
+            true => office.owner().spare(bytes),
+            false => office.client().spare(bytes),
+        }
     }
 
     /// Nobody waits for this request any more: its owner hears of that, and has back what came.
@@ -381,10 +405,13 @@ impl<S: Seat> Port<S> {
 }
 
 /// The message that a get is answered by.
-pub(super) fn received(answered: Answered) -> Received {
+fn stored(answered: Answered) -> Stored {
     let message = answered.message;
-    let message = message.unwrap_or_else(|| unreachable!("a get that is done has a message"));
-    Received::of(message)
+    message.unwrap_or_else(|| unreachable!("a get that is done has a message"))
+}
+
+pub(super) fn received(answered: Answered) -> Received {
+    Received::of(stored(answered))
 }
 
 impl<S: Seat> Drop for Port<S> {
@@ -455,7 +482,8 @@ impl<S: Seat> Channel<S> {
         self.0.kind
     }
 
-    /// What the channel may hold, as its owner has made it.
+    /// What the channel may hold, as its owner has made it, on whichever rank. Of a semaphore or a
+    /// barrier `ports` and `window_messages` count.
     pub fn limits(&self) -> ChannelLimits {
         self.0.limits
     }
@@ -503,7 +531,47 @@ impl<S: Seat> Channel<S> {
     /// the port (its `window_messages`) wait already; [`Error::ChannelClosed`] once the channel is
     /// closed and empty; [`Error::Nested`] in handlers; as every call where a rank is gone.
     pub fn get(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Get, timeout)
+        self.0.take(Take::Get, timeout).map(Received::of)
+    }
+
+    /// As [`Channel::get`], and the bytes of the message are copied to the beginning of `into`:
+    /// once, out of the memory in which they came, which serves the next message. A message that
+    /// has more bytes than `into` stays where it is, and its sender is not told that it was
+    /// received; whoever gets next has it. For programs that have memory of their own for what
+    /// comes: [`Channel::get`] copies nothing, and hands that memory over.
+    ///
+    /// ```
+    /// use trihop_shuffle::channel::{Return, Timeout};
+    /// use trihop_shuffle::{ChannelLimits, Error, Job, Options};
+    ///
+    /// let job = Job::start(Options::from_env()?)?;
+    /// let channels = job.channels("samples").open()?;
+    /// let samples = channels.create(ChannelLimits::default())?;
+    /// samples.send(7, &[1; 12], Return::WhenDeposited, Timeout::Never)?;
+    /// let mut buffer = [0; 16];
+    /// let too_small = samples.get_into(&mut buffer[..8], Timeout::Never);
+    /// assert_eq!(too_small, Err(Error::BufferTooSmall { bytes: 12, room: 8 }));
+    /// let filled = samples.get_into(&mut buffer, Timeout::Never)?;
+    /// assert_eq!((filled.kind, &buffer[..filled.length]), (7, &[1; 12][..]));
+    /// drop(samples);
+    /// channels.shutdown()?;
+    /// job.shutdown()?;
+    /// # Ok::<(), trihop_shuffle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`] where the first message is longer, with nothing taken; else as
+    /// [`Channel::get`].
+    pub fn get_into(&self, into: &mut [u8], timeout: Timeout) -> Result<Filled> {
+        let Stored { about, bytes, .. } = self.0.take(Take::Within(into.len() as u64), timeout)?;
+        let length = bytes.len();
+        into[..length].copy_from_slice(&bytes);
+        self.0.spare(bytes);
+        Ok(Filled {
+            source: Rank(about.source),
+            kind: about.kind,
+            length,
+        })
     }
 
     /// As [`Channel::get`], and the message stays where it is: a copy is got.
@@ -511,7 +579,7 @@ impl<S: Seat> Channel<S> {
     /// # Errors
     /// As [`Channel::get`].
     pub fn peek(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Peek, timeout)
+        self.0.take(Take::Peek, timeout).map(Received::of)
     }
 
     /// As [`Channel::get`], without the bytes of the message, which are dropped.
@@ -519,7 +587,7 @@ impl<S: Seat> Channel<S> {
     /// # Errors
     /// As [`Channel::get`].
     pub fn pop(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Pop, timeout)
+        self.0.take(Take::Pop, timeout).map(Received::of)
     }
 
     /// Waits until what is polled holds, asks for a number, or uses a semaphore or a barrier: see

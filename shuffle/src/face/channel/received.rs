@@ -29,6 +29,18 @@ impl Received {
     }
 }
 
+/// A message whose bytes are in a buffer of the program's: see
+/// [`Channel::get_into`](super::Channel::get_into).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// Rank that sent it.
+    pub source: Rank,
+    /// The 32 bits that the sender gave with it.
+    pub kind: u32,
+    /// How many bytes it has, from the beginning of the buffer on.
+    pub length: usize,
+}
+
 /// The bytes of a message that was got, in the memory in which they came: a slice. Where they are
 /// many, dropping it leaves the memory to the next messages, which spares them fresh pages;
 /// [`Buffer::into_vec`] keeps it.

@@ -114,20 +114,36 @@ impl Timeout {
 
 /// What a get does with the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
 pub(super) enum Take {
     /// Takes it out.
-    Get = 0,
+    Get,
     /// Copies it, and leaves it there.
-    Peek = 1,
+    Peek,
     /// Takes it out, without its bytes.
-    Pop = 2,
+    Pop,
+    /// Takes it out where it has so many bytes at most; else it stays, and how many it has is said.
+    Within(u64),
 }
 
 impl Take {
-    pub fn of(number: u32) -> Option<Self> {
-        let all = [Self::Get, Self::Peek, Self::Pop];
-        all.get(number as usize).copied()
+    /// As it stands in a request: its number, and how many bytes there may be at most.
+    pub fn words(self) -> (u32, u64) {
+        match self {
+            Self::Get => (0, 0),
+            Self::Peek => (1, 0),
+            Self::Pop => (2, 0),
+            Self::Within(most) => (3, most),
+        }
+    }
+
+    pub fn of(number: u32, most: u64) -> Option<Self> {
+        match (number, most) {
+            (0, 0) => Some(Self::Get),
+            (1, 0) => Some(Self::Peek),
+            (2, 0) => Some(Self::Pop),
+            (3, most) => Some(Self::Within(most)),
+            _ => None,
+        }
     }
 }
 
@@ -139,9 +155,12 @@ mod tests {
     fn numbers_name_what_they_stand_for() {
         for number in 0..20 {
             assert_eq!(Return::of(number).is_some(), number < 4);
-            assert_eq!(Take::of(number).is_some(), number < 3);
             assert!(Return::of(number).is_none_or(|when| when as u32 == number));
-            assert!(Take::of(number).is_none_or(|take| take as u32 == number));
+            for most in [0, 7] {
+                let take = Take::of(number, most);
+                assert_eq!(take.is_some(), number == 3 || number < 3 && most == 0);
+                assert!(take.is_none_or(|take| take.words() == (number, most)));
+            }
         }
     }
 

@@ -83,6 +83,7 @@ macro_rules! on_both {
 
 mod events;
 mod gates;
+mod get_into;
 mod getmsg;
 mod given_up;
 mod kept;

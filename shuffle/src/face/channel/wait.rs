@@ -126,7 +126,8 @@ impl<S: Seat> Port<S> {
 /// What a call says of a request that ended so.
 pub(super) fn outcome(status: Status, what: &'static str, of: &Descriptor) -> Result<()> {
     match status {
-        Status::Done | Status::Credit => Ok(()),
+        // Who has said how long a message may be looks at that.
+        Status::Done | Status::Credit | Status::TooLong => Ok(()),
         Status::WouldBlock => Err(Error::WouldBlock),
         Status::TimedOut => Err(Error::TimedOut(what)),
         Status::Closed => Err(Error::ChannelClosed {

@@ -73,7 +73,8 @@ struct RawRequest {
     /// of one that has arrived, its bytes.
     id: U64,
     timeout_ns: U64,
-    /// Of a message, its kind and its source; of an opening, the channel's epoch.
+    /// Of a message, its kind and its source; of a get, the bytes that it takes at most; of an
+    /// opening, the channel's epoch.
     word: U64,
 }
 
@@ -163,7 +164,8 @@ impl Request {
                 take,
                 timeout_ns: time,
             } => {
-                (what, id, timeout_ns) = (take as u32, number, time);
+                let (number_of, most) = take.words();
+                (what, id, timeout_ns, word) = (number_of, number, time, most);
                 (kinds::GET, port)
             }
             Self::Poll {
@@ -227,7 +229,7 @@ impl Request {
             kinds::GET => Self::Get {
                 port,
                 id,
-                take: Take::of(what)?,
+                take: Take::of(what, word)?,
                 timeout_ns,
             },
             kinds::POLL => Self::Poll {
@@ -274,6 +276,8 @@ pub(super) enum Status {
     Broken = 7,
     /// The semaphore is at the most that it may be.
     Most = 8,
+    /// The message has more bytes than who gets it takes: it stays, and how many is said.
+    TooLong = 9,
 }
 
 impl Status {
@@ -288,6 +292,7 @@ impl Status {
             Self::Credit,
             Self::Broken,
             Self::Most,
+            Self::TooLong,
         ];
         all.get(number as usize).copied()
     }
@@ -334,7 +339,7 @@ pub(super) struct AnswerHead {
     pub status: Status,
     pub id: u64,
     /// What was polled; of an opening, the port's number at the owner; where a message comes, of
-    /// [`message`].
+    /// [`message`]; of one that is too long, its bytes.
     pub value: u64,
     pub ended: Ended,
     pub about: About,

@@ -67,6 +67,51 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
 }
 
 #[test]
+fn only_what_was_asked_for_within_so_many_bytes_may_be_too_long() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let about = About {
+        number: 5,
+        source: 2,
+        kind: 9,
+    };
+    let refused = Some("a message that is longer than was asked for, or is called so");
+    let said_long = |client: &mut Client, id, value| {
+        let head = AnswerHead {
+            status: Status::TooLong,
+            value,
+            ..answer(port, id, About::default())
+        };
+        let taken = client.answer(OWNER, head, Payload::Borrowed(&[]));
+        taken.map(drop).err()
+    };
+    for expects in [
+        Expects::Word,
+        Expects::Number,
+        Expects::Permit,
+        Expects::Message,
+    ] {
+        let id = client.begin(port, expects);
+        assert_eq!(said_long(&mut client, id, 100), refused, "{expects:?}");
+    }
+    let id = client.begin(port, Expects::MessageWithin(4));
+    let head = answer(port, id, about);
+    let longer = client.answer(OWNER, head, Payload::Borrowed(b"later"));
+    assert_eq!(longer.map(drop).err(), refused);
+    assert_eq!(said_long(&mut client, id, 4), refused, "it would fit");
+    assert_eq!(said_long(&mut client, id, 5), None);
+    let answered = client.take_answer(port, id).unwrap();
+    assert_eq!((answered.status, answered.value), (Status::TooLong, 5));
+    assert!(answered.message.is_none());
+    let id = client.begin(port, Expects::MessageWithin(4));
+    let head = answer(port, id, about);
+    let fits = client.answer(OWNER, head, Payload::Borrowed(b"late"));
+    assert!(fits.is_ok());
+    let message = client.take_answer(port, id).unwrap().message;
+    assert_eq!(message.unwrap().bytes, b"late");
+}
+
+#[test]
 fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     let mut client = Client::default();
     let port = open(&mut client);

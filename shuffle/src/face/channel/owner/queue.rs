@@ -214,9 +214,11 @@ impl Queue {
 
     /// Whether there is a message, and it may be handed out.
     fn may_hand_out(&self, take: Take, ports: &Ports) -> bool {
-        let bytes = |first: &Stored| match take {
-            Take::Pop => 0,
-            Take::Get | Take::Peek => first.bytes.len() as u64,
+        let bytes = |first: &Stored| match (take, first.bytes.len() as u64) {
+            (Take::Pop, _) => 0,
+            // It stays, and that is said at once.
+            (Take::Within(most), bytes) if bytes > most => 0,
+            (Take::Get | Take::Peek | Take::Within(_), bytes) => bytes,
         };
         let first = self.messages.front().filter(|_| !self.is_kept);
         first.is_some_and(|first| ports.may_hand_out(bytes(first)))
@@ -228,9 +230,11 @@ impl Queue {
         self.settle(ports);
     }
 
-    /// The message that a get would be answered by now. Its memory is handed over here.
-    pub fn get_now(&mut self, ports: &mut Ports) -> Option<Stored> {
-        if self.is_kept || !self.gets.is_empty() {
+    /// The message that a get would be answered by now, where it has so many bytes at most. Its
+    /// memory is handed over here.
+    pub fn get_now(&mut self, most: u64, ports: &mut Ports) -> Option<Stored> {
+        let first = self.messages.front()?;
+        if self.is_kept || !self.gets.is_empty() || first.bytes.len() as u64 > most {
             return None;
         }
         let first = self.take_first(ports)?;
@@ -239,6 +243,12 @@ impl Queue {
     }
 
     fn hand_out(&mut self, port: u32, id: u64, take: Take, ports: &mut Ports) {
+        if let (Take::Within(most), Some(first)) = (take, self.messages.front()) {
+            let bytes = first.bytes.len() as u64;
+            if bytes > most {
+                return ports.answer(port, id, Status::TooLong, bytes);
+            }
+        }
         if take == Take::Peek {
             let Some(first) = self.messages.front() else {
                 return;

@@ -36,15 +36,19 @@ enum Event {
     Reopen(u32),
 }
 
+fn take() -> impl Strategy<Value = Take> {
+    let plain = prop_oneof![Just(Take::Get), Just(Take::Peek), Just(Take::Pop)];
+    prop_oneof![3 => plain, 1 => (0u64..41).prop_map(Take::Within)]
+}
+
 fn event() -> impl Strategy<Value = Event> {
     let port = 0..RANKS;
     let timeout = || prop_oneof![Just(0), Just(u64::MAX), 1u64..30];
     let when = (0u32..4).prop_map(|number| Return::of(number).unwrap());
-    let take = (0u32..3).prop_map(|number| Take::of(number).unwrap());
     let poll = (0u32..8).prop_map(|number| Poll::of(number).unwrap());
     prop_oneof![
         12 => (port.clone(), when, timeout(), 0usize..41).prop_map(|(a, b, c, d)| Event::Send(a, b, c, d)),
-        10 => (port.clone(), take, timeout()).prop_map(|(a, b, c)| Event::Get(a, b, c)),
+        10 => (port.clone(), take(), timeout()).prop_map(|(a, b, c)| Event::Get(a, b, c)),
         6 => (port.clone(), poll, timeout()).prop_map(|(a, b, c)| Event::Poll(a, b, c)),
         3 => (port.clone(), 0u64..4).prop_map(|(a, b)| Event::Cancel(a, b)),
         2 => port.clone().prop_map(Event::GiveBack),
@@ -70,7 +74,8 @@ struct Asked {
     deadline: u64,
 }
 
-/// What was told of a request: rank, number, status, number of the message.
+/// What was told of a request: rank, number, status, number of the message; of one that is too
+/// long, its bytes.
 type Told = (u32, u64, Status, u64);
 
 /// Who is told once a message is taken, and until when it may be: rank, request, deadline.
@@ -155,7 +160,12 @@ impl Model {
                 }
             }
             Wish::Take(take) if size > 0 => {
-                let (number, ..) = self.messages[0];
+                let (number, bytes, _) = self.messages[0];
+                if matches!(take, Take::Within(most) if bytes as u64 > most) {
+                    self.end(&asked, Status::TooLong, bytes as u64);
+                    self.waiting.remove(at);
+                    return true;
+                }
                 if take != Take::Peek {
                     let (_, _, receipt) = self.messages.remove(0);
                     if let Some((rank, id, _)) = receipt {
@@ -377,7 +387,7 @@ impl Both {
                     ),
                     _ => unreachable!("of the two above"),
                 };
-                if wish == Wish::Take(Take::Get) {
+                if matches!(wish, Wish::Take(Take::Get | Take::Within(_))) {
                     self.gets.insert((rank, id));
                 }
                 model.ask(rank, id, wish, timeout_ns);
@@ -463,7 +473,11 @@ impl Both {
                 continue;
             }
             let number = head.about.number;
-            told.push((rank, head.id, head.status, number));
+            let told_of = match head.status {
+                Status::TooLong => head.value,
+                _ => number,
+            };
+            told.push((rank, head.id, head.status, told_of));
             if number != 0 && self.gets.contains(&(rank, head.id)) {
                 self.got[rank as usize].push(head.about);
             }

@@ -22,10 +22,9 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let port = 0..RANKS;
-    let take = (0u32..3).prop_map(|number| Take::of(number).unwrap());
     prop_oneof![
         12 => (port.clone(), 0usize..41).prop_map(|(a, b)| Step::Send(a, b)),
-        12 => (port.clone(), take, prop::bool::weighted(0.8)).prop_map(|(a, b, c)| Step::Get(a, b, c)),
+        12 => (port.clone(), take(), prop::bool::weighted(0.8)).prop_map(|(a, b, c)| Step::Get(a, b, c)),
         8 => (0usize..4).prop_map(Step::Arrive),
         2 => Just(Step::Cancel),
         1 => port.prop_map(Step::Reopen),
@@ -223,4 +222,38 @@ fn who_polls_for_a_message_hears_of_one_that_a_get_would_have() {
         bytes: 40,
     };
     assert_eq!(ask(0, arrived), Some((1002, Status::Done, 1)));
+}
+
+#[test]
+fn that_a_message_is_too_long_is_said_whatever_has_not_arrived() {
+    let mut asker = Asker::new();
+    let port = asker.both.ports[1];
+    asker.apply(&Step::Send(0, 40));
+    asker.apply(&Step::Get(0, Take::Get, true));
+    asker.apply(&Step::Send(0, 25));
+    let owner = &mut asker.both.owner;
+    let mut get = |id, most| {
+        let get = Request::Get {
+            port,
+            id,
+            take: Take::Within(most),
+            timeout_ns: u64::MAX,
+        };
+        let taken = owner.take(1, get, Payload::Borrowed(&[]), || 0);
+        taken.unwrap();
+        let head = owner.take_answer().map(|answer| answer.head);
+        head.map(|head| (head.id, head.status, head.value))
+    };
+    assert_eq!(get(1000, 24), Some((1000, Status::TooLong, 25)));
+    // It fits, and may not be handed out yet: those behind wait for it.
+    assert_eq!(get(1001, 25), None);
+    assert_eq!(get(1002, 24), None);
+    let port = asker.both.ports[0];
+    let arrived = Request::Arrived { port, bytes: 40 };
+    let taken = (asker.both.owner).take(0, arrived, Payload::Borrowed(&[]), || 0);
+    taken.unwrap();
+    let head = asker.both.owner.take_answer().map(|answer| answer.head);
+    let told = head.map(|head| (head.id, head.status, head.about.number));
+    assert_eq!(told, Some((1001, Status::Done, 2)));
+    assert_eq!(asker.both.owner.take_answer(), None, "nothing is there");
 }
