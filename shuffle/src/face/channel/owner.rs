@@ -79,16 +79,16 @@ impl Owner {
         Some((at as u32, place.epoch))
     }
 
-    /// What is to be told, in no order.
+    /// What is to be told next: what has failed before a request was answered is said before that.
     pub fn take_answer(&mut self) -> Option<Answer> {
-        self.ports.answers.pop()
+        self.ports.answers.pop_front()
     }
 
     /// As [`Owner::take_answer`], of what this rank is to be told.
     pub fn take_answer_to(&mut self, rank: u32) -> Option<Answer> {
         let answers = &mut self.ports.answers;
-        let at = answers.iter().rposition(|answer| answer.to == rank)?;
-        Some(answers.swap_remove(at))
+        let at = answers.iter().position(|answer| answer.to == rank)?;
+        answers.remove(at)
     }
 
     /// Whether anybody is to be told something.
@@ -273,7 +273,7 @@ impl Owner {
                 ..About::default()
             },
         };
-        self.ports.answers.push(Answer {
+        self.ports.answers.push_back(Answer {
             to: rank,
             head,
             bytes,
