@@ -249,7 +249,7 @@ impl Owner {
         match queue {
             Some(queue) if queue.ports >= queue.limits.ports => status = Status::NoPort,
             Some(queue) => {
-                queue.ports += 1;
+                queue.open_port();
                 kind = queue.kind();
                 let mut limits = Vec::new();
                 write_limits(&queue.limits, &mut limits);

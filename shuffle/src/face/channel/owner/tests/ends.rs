@@ -87,6 +87,95 @@ fn drained(owner: &mut Owner) -> Vec<u32> {
 const NEVER: u64 = u64::MAX;
 
 #[test]
+fn messages_that_closed_ports_have_given_back_keep_no_other_from_coming_back() {
+    let mut owner = owner(ChannelLimits {
+        messages: 1,
+        window_messages: 1,
+        ..LIMITS
+    });
+    let ports: Vec<u32> = (1..4).map(|rank| open(&mut owner, rank)).collect();
+    for (rank, &port) in (1..).zip(&ports) {
+        let deposited = ask(
+            &mut owner,
+            1,
+            send(ports[0], 9, Return::WhenDeposited, NEVER),
+            1,
+        );
+        assert_eq!(deposited, [(1, 9, Status::Done)]);
+        let got = ask(&mut owner, rank, get(port, 5), 0);
+        assert_eq!(got, [(rank, 5, Status::Done)]);
+    }
+    ask(
+        &mut owner,
+        1,
+        send(ports[0], 9, Return::WhenDeposited, NEVER),
+        1,
+    );
+    // All are taken back, and each port is closed behind its message.
+    for (number, &port) in (1..).zip(&ports) {
+        let rank = number as u32;
+        ask(&mut owner, rank, give_back(port, number), 1);
+        ask(&mut owner, rank, Request::Close { port }, 0);
+    }
+    assert_eq!(drained(&mut owner).len(), 4);
+}
+
+#[test]
+fn a_message_comes_back_to_a_channel_that_is_kept_with_what_waited_for_room() {
+    let limits = ChannelLimits {
+        messages: 1,
+        ports: 2,
+        window_messages: 2,
+        ..LIMITS
+    };
+    let mut owner = owner(limits);
+    let ports = [open(&mut owner, 1), open(&mut owner, 2)];
+    // Two of each port are got and could come back; one fills the channel, and four wait.
+    for (rank, port) in (1..).zip(ports) {
+        for id in 1..=2 {
+            ask(
+                &mut owner,
+                rank,
+                send(port, 0, Return::WhenBuffered, NEVER),
+                1,
+            );
+            let got = ask(&mut owner, rank, get(port, id), 0);
+            assert_eq!(got, [(rank, id, Status::Done)]);
+        }
+    }
+    ask(
+        &mut owner,
+        1,
+        send(ports[0], 0, Return::WhenBuffered, NEVER),
+        1,
+    );
+    for (rank, port) in (1..).zip(ports) {
+        for _ in 0..2 {
+            ask(
+                &mut owner,
+                rank,
+                send(port, 0, Return::WhenBuffered, NEVER),
+                1,
+            );
+        }
+    }
+    assert!(owner.keep());
+    for number in 1..=4 {
+        let rank = 1 + (number as u32 - 1) / 2;
+        ask(
+            &mut owner,
+            rank,
+            give_back(ports[rank as usize - 1], number),
+            1,
+        );
+    }
+    let places = owner.kept();
+    let mut next = Owner::default();
+    next.resume(places);
+    assert_eq!(drained(&mut next).len(), 9);
+}
+
+#[test]
 fn a_failure_is_told_before_a_send_behind_it_is_said_to_be_deposited() {
     let mut owner = owner(ChannelLimits {
         messages: 1,
