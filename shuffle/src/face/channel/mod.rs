@@ -265,7 +265,7 @@ impl<S: Seat> Channels<S> {
             // What comes back to this rank is kept; where others cannot be asked the job has failed.
             let _ = self.ask(Rank(owner), request, &bytes);
         }
-        if !self.at_owner(Owner::keep) {
+        if !self.at_owner(|owner| owner.keep(|| self.office.now_ns())) {
             return Err(Error::Closed(self.name().to_owned()));
         }
         if let Err(error) = self.end() {

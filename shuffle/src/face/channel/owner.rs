@@ -362,13 +362,14 @@ impl Owner {
 /// What one opening of channels hands to another.
 impl Owner {
     /// This rank leaves, and keeps its channels with their messages; false where it has left.
-    pub fn keep(&mut self) -> bool {
+    pub fn keep(&mut self, now_ns: impl Fn() -> u64) -> bool {
         if std::mem::replace(&mut self.leaves, true) {
             return false;
         }
+        self.expire(now_ns);
         let Self { places, ports, .. } = self;
         let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
-        for queue in queues.filter(|queue| !queue.closed) {
+        for queue in queues.filter(|queue| queue.is_to_be_kept()) {
             queue.keep(ports);
         }
         true
@@ -380,7 +381,7 @@ impl Owner {
         let kept = |place: &mut Place| {
             let queue = place.queue.as_mut();
             match queue.map(|queue| queue.is_kept.then(|| queue.move_on())) {
-                // It was closed for good.
+                // It was closed, and is empty.
                 Some(None) => Place {
                     epoch: place.epoch.wrapping_add(1),
                     queue: None,
@@ -407,7 +408,7 @@ impl Owner {
 
     /// Gives that back, where the opening came to nothing.
     pub fn unresumed(&mut self) -> Vec<Place> {
-        self.keep();
+        self.keep(|| 0);
         self.kept()
     }
 }

@@ -48,6 +48,8 @@ struct Send {
 pub(super) struct Queue {
     pub limits: ChannelLimits,
     pub closed: bool,
+    /// Its owner has closed it: it is so in the openings that follow, too.
+    stays_closed: bool,
     /// It was closed for now: another opening goes on with it.
     pub is_kept: bool,
     /// Where it is a semaphore or a barrier: there are only polls.
@@ -75,6 +77,7 @@ impl Queue {
             limits,
             gate,
             closed: false,
+            stays_closed: false,
             is_kept: false,
             ports: 0,
             most_ports: 0,
@@ -97,6 +100,11 @@ impl Queue {
     pub fn open_port(&mut self) {
         self.ports += 1;
         self.most_ports = self.most_ports.max(self.ports);
+    }
+
+    /// Whether another opening goes on with it: with one that is closed where messages are left.
+    pub fn is_to_be_kept(&self) -> bool {
+        !self.closed || !self.messages.is_empty()
     }
 
     fn has_room(&self, bytes: u64) -> bool {
@@ -518,7 +526,7 @@ impl Queue {
 
     /// Nothing is sent any more; what is there may be taken.
     pub fn close(&mut self, ports: &mut Ports) {
-        self.closed = true;
+        (self.closed, self.stays_closed) = (true, true);
         // Polls are looked at anew: some may hold now, or still.
         let mut polls = std::mem::take(&mut self.polls);
         // Gets that wait for a message that is here have it yet.
@@ -553,7 +561,8 @@ impl Queue {
         self.end_where(Status::Closed, |_, _, _| true, ports);
     }
 
-    /// What goes on in another opening, where nobody has a port of it yet; what is left is closed.
+    /// What goes on in another opening, where nobody has a port of it yet, and what was closed
+    /// before stays so; what is left here is closed.
     pub fn move_on(&mut self) -> Self {
         let left = Self {
             closed: true,
@@ -562,7 +571,7 @@ impl Queue {
             ..Self::new(self.limits, self.gate.clone())
         };
         let mut kept = std::mem::replace(self, left);
-        (kept.closed, kept.is_kept, kept.is_behind) = (false, false, false);
+        (kept.closed, kept.is_kept, kept.is_behind) = (kept.stays_closed, false, false);
         (kept.ports, kept.most_ports) = (0, 0);
         kept.kept = kept.messages.len() as u64;
         // Those that came since; what else waited was ended, and is refused now.

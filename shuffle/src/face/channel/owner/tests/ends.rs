@@ -159,7 +159,7 @@ fn a_message_comes_back_to_a_channel_that_is_kept_with_what_waited_for_room() {
             );
         }
     }
-    assert!(owner.keep());
+    assert!(owner.keep(|| 20));
     for number in 1..=4 {
         let rank = 1 + (number as u32 - 1) / 2;
         ask(
@@ -207,4 +207,57 @@ fn a_failure_is_told_before_a_send_behind_it_is_said_to_be_deposited() {
             (1, 2, Status::Done)
         ]
     );
+}
+
+#[test]
+fn what_was_left_in_a_closed_channel_is_kept_and_nothing_more_is_sent_to_it() {
+    let mut owner = owner(LIMITS);
+    let port = open(&mut owner, 1);
+    for id in 1..=2 {
+        ask(
+            &mut owner,
+            1,
+            send(port, id, Return::WhenDeposited, NEVER),
+            1,
+        );
+    }
+    ask(&mut owner, 1, send(port, 3, Return::WhenReceived, NEVER), 1);
+    owner.close(0, 0);
+    assert!(owner.keep(|| 20));
+    assert_eq!(told(&mut owner), [(1, 3, Status::Closed)]);
+    let mut next = Owner::default();
+    next.resume(owner.kept());
+    let port = open(&mut next, 2);
+    let sent = ask(&mut next, 2, send(port, 4, Return::WhenDeposited, NEVER), 1);
+    assert_eq!(sent, [(2, 4, Status::Closed)]);
+    assert_eq!(drained(&mut next), [1, 2, 3]);
+    let got = ask(&mut next, 2, get(port, 5), 0);
+    assert_eq!(got, [(2, 5, Status::Closed)]);
+    // It goes with its last port.
+    ask(&mut next, 2, Request::Close { port }, 0);
+    assert_eq!(next.create(LIMITS, None), Some((0, 1)));
+}
+
+#[test]
+fn a_send_whose_time_is_over_is_not_kept() {
+    let mut owner = owner(ChannelLimits {
+        messages: 1,
+        ..LIMITS
+    });
+    let port = open(&mut owner, 1);
+    for (kind, timeout_ns) in [(1, NEVER), (2, 10), (3, NEVER), (4, 1000)] {
+        let send = Request::Send {
+            port,
+            id: 0,
+            when: Return::WhenBuffered,
+            timeout_ns,
+            kind,
+        };
+        ask(&mut owner, 1, send, 1);
+    }
+    assert!(owner.keep(|| 20));
+    assert_eq!(told(&mut owner), [(1, 0, Status::TimedOut)]);
+    let mut next = Owner::default();
+    next.resume(owner.kept());
+    assert_eq!(drained(&mut next), [1, 3, 4]);
 }
