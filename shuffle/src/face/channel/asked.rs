@@ -296,7 +296,7 @@ impl<S: Seat> Channel<S> {
     ///
     /// # Errors
     /// As that; [`Error::WouldBlock`](crate::Error::WouldBlock), with nothing sent, where the
-    /// port's window has no room.
+    /// port's window has no room, or another thread waits for that.
     pub fn start_send(
         &self,
         kind: u32,

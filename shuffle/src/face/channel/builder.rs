@@ -97,7 +97,8 @@ impl<S: Seat> ChannelsBuilder<S> {
             let opened = builder.handle_by(S::in_turn(office.handler())).open()?;
             Ok(opened.handle)
         };
-        let others = by_other_relays(&topology, &options);
+        let others: Vec<_> = by_other_relays(&topology, &options).collect();
+        let longest_part = others.first().map(|options| options.max_message_bytes);
         let handle = open(&name, options)?;
         let mut opened = Vec::new();
         for (number, options) in (1..).zip(others) {
@@ -113,11 +114,11 @@ impl<S: Seat> ChannelsBuilder<S> {
             }
         }
         let others: Arc<[_]> = opened.into();
-        if !others.is_empty() {
+        if let Some(longest_part) = longest_part.filter(|_| !others.is_empty()) {
             let streams = [&handle].into_iter().chain(&*others);
             let streams = streams.map(|handle| handle.id).collect();
             // Before others can send any.
-            office.cut_by(Carriers::new(streams, topology));
+            office.cut_by(Carriers::new(streams, topology, longest_part));
         }
         let new = match rank.0 {
             0 => Secret::random()?.derive("channels"),

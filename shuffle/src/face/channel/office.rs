@@ -106,7 +106,7 @@ impl Office {
     ) -> Result<()> {
         let carriers = self.carriers();
         let (message, head) = record.split_at(record.len() - HEAD_BYTES);
-        if let Some(carriers) = carriers.filter(|by| by.cut(target, message.len())) {
+        if let Some(carriers) = carriers.filter(|by| by.cut(target, message.len(), true)) {
             let kind = kinds::ANSWER;
             let by =
                 |stream, send: &mut dyn FnMut(&mut Outbound) -> Result<()>| by(Some(stream), send);
