@@ -8,7 +8,6 @@ use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, message, parse_limits};
-use crate::error::Error;
 
 /// Ports of a rank, at most.
 const MOST_PORTS: usize = 1 << 16;
@@ -134,9 +133,6 @@ pub(super) struct Client {
     /// By place; and how many ports each place has had.
     ports: Vec<(u16, Option<Port>)>,
     spare: Spare,
-    /// Why something could not be told: the next call ends the job with it, for who waits to hear
-    /// of it would wait for ever.
-    pub failure: Option<Error>,
     /// What could not be asked inside a handler, of these owners, in its order.
     pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
 }

@@ -386,7 +386,11 @@ impl<S: Seat> Channels<S> {
                 Ok(())
             });
             if let Err(why) = told {
-                news.add(office.tell(&mut office.owner(), |_, _| Err(why.clone())));
+                // The job has failed, and each call says so: nobody waits to be told.
+                tracing::debug!(error = %why, "askers of channels are not told");
+                news.add(office.tell(&mut office.owner(), |_, _| {
+                    Err(Error::Closed(self.name().to_owned()))
+                }));
             }
         }
         if news.is_any {

@@ -278,15 +278,6 @@ impl<S: Seat> Port<S> {
         }
     }
 
-    /// Ends the job where somebody could not be told what it waits for.
-    fn fail_if_untold(&self, what: &'static str) -> Result<()> {
-        let failure = self.channels.office.client().failure.take();
-        match failure {
-            Some(error) => (self.channels.handle.seat).with(what, |job| Err(job.fail(error))),
-            None => Ok(()),
-        }
-    }
-
     /// Makes a request that is answered; its number. `make` makes it of that number and what is
     /// left of the time.
     fn start(
@@ -296,7 +287,6 @@ impl<S: Seat> Port<S> {
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
         self.channels.enter(what)?;
-        self.fail_if_untold(what)?;
         let id = {
             let mut client = self.channels.office.client();
             if !client.may_begin(self.number, expects) {
@@ -375,7 +365,6 @@ impl<S: Seat> Port<S> {
         channels.handle.seat.may_wait(GET)?;
         self.has_messages("messages to be got")?;
         channels.enter(GET)?;
-        self.fail_if_untold(GET)?;
         let office = &channels.office;
         let Descriptor { number, epoch, .. } = self.descriptor;
         let get = |owner: &mut Owner| owner.get_now(number, epoch, || office.now_ns());

@@ -94,17 +94,12 @@ impl<S: Seat> Port<S> {
         }
         channels.handle.seat.may_wait(what)?;
         let _timed = TimedWait::begin(&channels.handle.seat, what, limit)?;
-        channels.handle.seat.wait(what, |job| {
+        channels.handle.seat.wait(what, |_| {
             let mut client = channels.office.client();
             if let Some(value) = done(&mut client) {
                 return Ok(Some(Some(value)));
             }
-            let failure = client.failure.take();
-            drop(client); // who is woken may use it
-            match failure {
-                Some(error) => Err(job.fail(error)),
-                None => Ok(limit.is_over().then_some(None)),
-            }
+            Ok(limit.is_over().then_some(None))
         })
     }
 
