@@ -33,6 +33,11 @@ impl Place {
     pub fn taken(&self) -> Option<u32> {
         self.queue.as_ref().map(|_| self.epoch)
     }
+
+    /// Bytes of the longest message that is here.
+    pub fn longest_bytes(&self) -> usize {
+        self.queue.as_ref().map_or(0, Queue::longest_bytes)
+    }
 }
 
 /// The channels of one rank.

@@ -107,6 +107,12 @@ impl Queue {
         !self.closed || !self.messages.is_empty()
     }
 
+    /// Bytes of its longest message.
+    pub fn longest_bytes(&self) -> usize {
+        let all = self.messages.iter().map(|message| message.bytes.len());
+        all.max().unwrap_or(0)
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
         self.messages.len() < self.limits.messages as usize
             && self.bytes.saturating_add(bytes) <= self.limits.bytes
