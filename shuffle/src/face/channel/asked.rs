@@ -228,6 +228,10 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
         }
+        if answered.is_none() {
+            // As of who waits.
+            (channels.handle).with_out(self.what, |out| out.check_open())?;
+        }
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
         if answered.is_none() && !has_moved && asks_again {
             // Who asks in a loop lets others run, of whom there may be more than cores.

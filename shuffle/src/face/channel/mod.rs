@@ -249,7 +249,8 @@ impl<S: Seat> Channels<S> {
     /// What the job says of a call that has failed with it stays true: a send was not taken, or not
     /// [answered](Return), whatever has come of it; and a message that was handed out for a get is
     /// gone with it, if it was under way. What was [deposited](Return::WhenDeposited) is kept, and
-    /// so is what a send that did not wait for that has left here.
+    /// so is what a send that did not wait for that has left here, in time. A channel that was
+    /// closed is kept where messages are left in it, and stays closed.
     ///
     /// # Errors
     /// [`Error::Nested`] inside a handler; [`Error::Closed`] where they were kept, or shut down,

@@ -94,11 +94,14 @@ impl<S: Seat> Port<S> {
         }
         channels.handle.seat.may_wait(what)?;
         let _timed = TimedWait::begin(&channels.handle.seat, what, limit)?;
-        channels.handle.seat.wait(what, |_| {
+        channels.handle.seat.wait(what, |job| {
             let mut client = channels.office.client();
             if let Some(value) = done(&mut client) {
                 return Ok(Some(Some(value)));
             }
+            drop(client);
+            // A request that has left behind the last of all others is answered by nobody.
+            job.engine.out(channels.handle.id)?.check_open()?;
             Ok(limit.is_over().then_some(None))
         })
     }
