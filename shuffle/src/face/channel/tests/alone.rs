@@ -15,12 +15,15 @@ fn short(max_message_bytes: usize) -> StreamOptions {
 
 /// Rank 1 asks for what cannot be, and then both for what can.
 fn opened_by_one<S: Seat>(job: &over::Job<S>, _: &over::Channels<S>) -> Result<()> {
-    let bytes = [96, 95][job.rank().0 as usize];
-    let opened = job.channels("one").options(short(bytes)).open().map(drop);
-    match (job.rank().0, opened) {
-        (0, Err(Error::Mismatch { .. })) => {}
-        (1, Err(Error::Config { key, .. })) => assert_eq!(key, "max_message_bytes"),
-        (rank, other) => panic!("rank {rank}: {other:?}"),
+    // Of channels, and of any stream.
+    for impossible in [95, 1 << 40] {
+        let bytes = [96, impossible][job.rank().0 as usize];
+        let opened = job.channels("one").options(short(bytes)).open().map(drop);
+        match (job.rank().0, opened) {
+            (0, Err(Error::Mismatch { .. })) => {}
+            (1, Err(Error::Config { key, .. })) => assert_eq!(key, "max_message_bytes"),
+            (rank, other) => panic!("rank {rank}: {other:?}"),
+        }
     }
     let both = job.channels("both").options(short(96)).open()?;
     drop(shared(job, &both, 1, ChannelLimits::default())?);
