@@ -114,9 +114,13 @@ impl<S: Seat> ChannelsBuilder<S> {
         for (number, options) in (1..).zip(others) {
             match open(&format!("{name} {number}"), options) {
                 Ok(other) => opened.push(other),
-                // One that does not fit memory on some rank, which all have agreed on: they do
-                // without it.
-                Err(error @ (Error::Config { .. } | Error::Mismatch { .. })) => {
+                // One that does not fit memory on some rank, or the limits of an agent, which all
+                // have agreed on: they do without it.
+                Err(
+                    error @ (Error::Config { .. }
+                    | Error::Environment { .. }
+                    | Error::Mismatch { .. }),
+                ) => {
                     tracing::warn!(channels = name, %error, "long messages go over fewer relays");
                     break;
                 }
