@@ -251,6 +251,29 @@ fn each_agent_of_a_node_opens_an_adapter_of_its_own() {
     }
 }
 
+/// Of four streams that parts would go by, the limits of relays hold three: what does not wait, as
+/// the answer to a get, would have a part that is longer than these carry.
+#[test]
+fn long_messages_of_a_channel_pass_where_not_all_streams_fit_the_limits() {
+    let bench = format!("{TRIHOP} bench channel --size 4000000 --count 2 --reps 3");
+    for how in [
+        format!("--seat agent --nics 4 -n 8 --nodes 2 -- {bench}"),
+        format!("--minis-per-rank 1 -n 8 --nodes 2 -- {bench} --seat minirank"),
+    ] {
+        let mut job = Launched::command(words(&how));
+        job.env("TRIHOP_MAX_MESSAGE_BYTES", (4 << 20).to_string());
+        job.env("TRIHOP_MAX_EJECTION_MB", "1");
+        job.env("TRIHOP_LOG", "warn");
+        let ended = Launched::start(job).wait().succeeded();
+        let said = &ended.stderr;
+        assert!(
+            said.contains("long messages go over fewer relays"),
+            "{said}"
+        );
+        assert!(ended.stdout.contains("4000000"), "{}", ended.stdout);
+    }
+}
+
 /// Long messages of one rank go over the adapters of all agents of its node, and over all of those
 /// of its target's.
 #[test]

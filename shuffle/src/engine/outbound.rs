@@ -58,8 +58,9 @@ pub(crate) struct Outbound {
     overfilled: bool,
     /// How many streams have been opened in this place.
     pub opened: u32,
-    /// Bytes for which a handler's send found no room in the spill: the job ends.
-    overrun: Option<usize>,
+    /// What a send that nobody hears of has failed with, as a handler's for want of spill: the job
+    /// ends.
+    failed: Option<Box<Error>>,
     long: LongRecords,
     broadcasting: Broadcasts,
     rank: u32,
@@ -127,7 +128,7 @@ impl Outbound {
             name: name.into(),
             overfilled: false,
             opened: 0,
-            overrun: None,
+            failed: None,
             long: LongRecords::new(rank, frame_bytes),
             broadcasting: Broadcasts::new(Rank(rank)),
             rank,
@@ -166,7 +167,7 @@ impl Outbound {
         self.overfilled = false;
         self.opened += 1;
         self.name = name.into();
-        self.overrun = None;
+        self.failed = None;
         self.runs_since_ns = 0;
         self.item_bytes = self.first_item_bytes;
         self.pushed = false;
@@ -242,10 +243,15 @@ impl Outbound {
                 limit: self.max_message_bytes,
             });
         }
-        if self.closed {
-            return Err(Error::Closed((*self.name).to_owned()));
+        self.check_open()
+    }
+
+    /// Refuses all once the stream is closed.
+    pub fn check_open(&self) -> Result<()> {
+        match self.closed {
+            true => Err(Error::Closed((*self.name).to_owned())),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether the application's records go straight into open runs: what was spilled leaves

@@ -145,7 +145,8 @@ pub(crate) struct Parked {
     pub(super) begun: u64,
     /// Those of each place of a stream.
     begun_on: Vec<u64>,
-    /// Those who wait for something else than an end, and hear of a failure: by what they wait for.
+    /// Those who wait for something else than an end, and hear of a failure, and of the stream's
+    /// end: by what they wait for.
     hearers: Vec<(Awaited, Waker)>,
     /// To be woken by somebody who does not use the state.
     pub(super) woken: Vec<Waker>,
@@ -305,11 +306,14 @@ impl Parked {
         self.barriers.remove(&stream)
     }
 
-    /// The stream is closed: another may get its place.
+    /// The stream is closed: another may get its place, and who waits for something of it hears
+    /// that.
     pub fn forget(&mut self, stream: usize) {
         for mut gone in self.endings.extract_if(.., |of| of.id.stream == stream) {
             self.woken.extend(gone.waker.take());
         }
+        let hearers = self.hearers.extract_if(.., |((of, ..), _)| *of == stream);
+        self.woken.extend(hearers.map(|(_, waker)| waker));
         self.told.retain(|told| told.id.stream != stream);
         self.barriers.remove(&stream);
     }

@@ -359,16 +359,17 @@ impl Seating for Threaded {
             Some(options) => options,
             None => self.with("opening a stream", |job| Ok(job.options.stream.clone()))?,
         };
-        options.check()?;
         self.may_wait("opening a stream")?;
+        // What cannot be has no thread, and is refused once all ranks have heard that.
+        let is_possible = options.check().is_ok();
         let deliver = match handler {
-            Some(Handler::OnThread(deliver)) => deliver,
+            Some(Handler::OnThread(deliver)) if is_possible => deliver,
             Some(Handler::InTurn(handler)) => {
                 let install = |id| self.shared.engine.install(id, handler);
                 let sink = Sink::Handler;
                 return self.open_with(channel, name, &options, item_bytes, (sink, None), install);
             }
-            None => {
+            Some(Handler::OnThread(_)) | None => {
                 let sink = Sink::Queue(DeliveryQueue::new(&options));
                 return self.open_with(channel, name, &options, item_bytes, (sink, None), drop);
             }

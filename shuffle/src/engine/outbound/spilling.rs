@@ -103,22 +103,24 @@ impl Outbound {
     /// with it.
     #[cold]
     fn overrun<T>(&mut self, bytes: usize) -> Result<T> {
-        self.overrun.get_or_insert(bytes);
-        Err(self.overrun_error(bytes))
-    }
-
-    fn overrun_error(&self, bytes: usize) -> Error {
-        Error::SpillFull {
+        let error = Error::SpillFull {
             stream: self.name.to_string(),
             bytes,
             used_bytes: self.spill.used_bytes(),
             limit_bytes: self.spill.limit_bytes(),
-        }
+        };
+        self.fail(&error);
+        Err(error)
     }
 
-    /// A send of a handler that failed for want of spill, even if the handler ignored the error.
+    /// The job ends by this, whoever makes its next round of progress.
+    pub fn fail(&mut self, error: &Error) {
+        self.failed.get_or_insert_with(|| Box::new(error.clone()));
+    }
+
+    /// What a send has failed with that the job ends by, even if its handler ignored the error.
     pub fn failure(&self) -> Option<Error> {
-        self.overrun.map(|bytes| self.overrun_error(bytes))
+        self.failed.as_deref().cloned()
     }
 
     /// Moves what was refused earlier: a long record, a broadcast, the spill. True when something

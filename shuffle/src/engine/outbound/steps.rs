@@ -45,9 +45,7 @@ impl Outbound {
     /// # Errors
     /// [`Error::Misuse`] without a step, and for more than there are.
     pub fn done(&mut self, count: u64) -> Result<()> {
-        if self.closed {
-            return Err(Error::Closed((*self.name).to_owned()));
-        }
+        self.check_open()?;
         if count == 0 {
             return Ok(());
         }

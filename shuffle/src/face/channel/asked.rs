@@ -228,6 +228,10 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
         }
+        if answered.is_none() {
+            // As of who waits.
+            (channels.handle).with_out(self.what, |out| out.check_open())?;
+        }
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
         if answered.is_none() && !has_moved && asks_again {
             // Who asks in a loop lets others run, of whom there may be more than cores.
@@ -296,7 +300,7 @@ impl<S: Seat> Channel<S> {
     ///
     /// # Errors
     /// As that; [`Error::WouldBlock`](crate::Error::WouldBlock), with nothing sent, where the
-    /// port's window has no room.
+    /// port's window has no room, or another thread waits for that.
     pub fn start_send(
         &self,
         kind: u32,

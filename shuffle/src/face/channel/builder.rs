@@ -4,8 +4,9 @@ use trihop_transport::secret::Secret;
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Topology;
 
+use super::owner::Place;
 use super::parts::Carriers;
-use super::wire::OPENING_BYTES;
+use super::wire::{HEAD_BYTES, OPENING_BYTES};
 use super::{Channels, Kept, Office};
 use crate::config::{StreamOptions, getmsg_bytes_from_env};
 use crate::endpoint::Channel as CollectiveOrder;
@@ -68,7 +69,10 @@ impl<S: Seat> ChannelsBuilder<S> {
     /// Opens the channels, of which there are none yet; collective.
     ///
     /// # Errors
-    /// Impossible options, ranks that disagree, memory, and the transport's.
+    /// Impossible options, ranks that disagree, memory, and the transport's; [`Error::Config`] of
+    /// `kept` on all ranks where what one has kept cannot be gone on with, or has a longer message
+    /// than `max_message_bytes` less 56: it has all of it still. Where options of one rank alone
+    /// are impossible it says so, and the others are told [`Error::Mismatch`].
     pub fn open(self) -> Result<Channels<S>> {
         let Self {
             seat,
@@ -83,29 +87,40 @@ impl<S: Seat> ChannelsBuilder<S> {
         let rank = topology.rank();
         let options = options.unwrap_or(usual);
         let message_bytes = options.max_message_bytes;
-        if message_bytes < OPENING_BYTES {
-            let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
-            return Err(Error::config("max_message_bytes", why));
-        }
-        let getmsg_bytes = match getmsg_bytes {
-            Some(bytes) => Some(bytes),
-            None => getmsg_bytes_from_env()?,
+        // What is wrong on this rank alone is said here once all ranks have heard that something is.
+        let possible = match getmsg_bytes {
+            _ if message_bytes < OPENING_BYTES => {
+                let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
+                Err(Error::config("max_message_bytes", why))
+            }
+            Some(bytes) => Ok(Some(bytes)),
+            None => getmsg_bytes_from_env(),
         };
+        let getmsg_bytes = possible.clone().unwrap_or_default();
+        let possible = possible.map(drop);
         let office = Office::new(rank, getmsg_bytes, message_bytes);
         let open = |name: &str, options| -> Result<_> {
             let builder = ShuffleBuilder::new(&seat, name).options(options);
             let opened = builder.handle_by(S::in_turn(office.handler())).open()?;
             Ok(opened.handle)
         };
-        let others = by_other_relays(&topology, &options);
-        let handle = open(&name, options)?;
+        let others: Vec<_> = by_other_relays(&topology, &options).collect();
+        let longest_part = others.first().map(|options| options.max_message_bytes);
+        let handle = open(&name, options).map_err(|error| match &possible {
+            Err(own) => own.clone(),
+            Ok(()) => error,
+        })?;
         let mut opened = Vec::new();
         for (number, options) in (1..).zip(others) {
             match open(&format!("{name} {number}"), options) {
                 Ok(other) => opened.push(other),
-                // One that does not fit memory on some rank, which all have agreed on: they do
-                // without it.
-                Err(error @ (Error::Config { .. } | Error::Mismatch { .. })) => {
+                // One that does not fit memory on some rank, or the limits of an agent, which all
+                // have agreed on: they do without it.
+                Err(
+                    error @ (Error::Config { .. }
+                    | Error::Environment { .. }
+                    | Error::Mismatch { .. }),
+                ) => {
                     tracing::warn!(channels = name, %error, "long messages go over fewer relays");
                     break;
                 }
@@ -113,11 +128,11 @@ impl<S: Seat> ChannelsBuilder<S> {
             }
         }
         let others: Arc<[_]> = opened.into();
-        if !others.is_empty() {
+        if let Some(longest_part) = longest_part.filter(|_| !others.is_empty()) {
             let streams = [&handle].into_iter().chain(&*others);
             let streams = streams.map(|handle| handle.id).collect();
             // Before others can send any.
-            office.cut_by(Carriers::new(streams, topology));
+            office.cut_by(Carriers::new(streams, topology, longest_part));
         }
         let new = match rank.0 {
             0 => Secret::random()?.derive("channels"),
@@ -126,9 +141,16 @@ impl<S: Seat> ChannelsBuilder<S> {
         let places = kept.as_ref().and_then(Kept::take);
         let is_other = |kept: &Kept| (kept.owner, kept.size) != (rank.0, handle.size);
         let is_wrong = |kept: &Kept| places.is_none() || is_other(kept);
+        let most = message_bytes.saturating_sub(HEAD_BYTES);
+        let is_too_long = |place: &Place| place.longest_bytes() > most;
         let mine = Opened {
             kept: kept.as_ref().map(|kept| [kept.job, !kept.job]),
-            is_wrong: kept.as_ref().is_some_and(is_wrong),
+            refused: match &kept {
+                _ if possible.is_err() => Refused::Here,
+                Some(kept) if is_wrong(kept) => Refused::Kept,
+                _ if places.iter().flatten().any(is_too_long) => Refused::TooLong,
+                _ => Refused::Not,
+            },
             new,
         };
         let given_back = kept.filter(|_| places.is_some());
@@ -139,7 +161,7 @@ impl<S: Seat> ChannelsBuilder<S> {
         let agreed = seat.one_at_a_time(None, what, || {
             seat::allreduce(&seat, CollectiveOrder::Calls, &mut all, Reduce::Max)
         });
-        let job = agreed.and_then(|()| Opened::job(all));
+        let job = agreed.and(possible).and_then(|()| Opened::job(&name, all));
         if let (Err(_), Some(kept)) = (&job, &given_back) {
             kept.give_back(office.owner().unresumed());
         }
@@ -193,12 +215,24 @@ fn by_other_relays(
     })
 }
 
+/// Whether a rank refuses the opening.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Refused {
+    Not = 0,
+    /// The channels that it has kept cannot be gone on with.
+    Kept = 1,
+    /// One of their messages is longer than an answer of this opening.
+    TooLong = 2,
+    /// For something of its own, which it says itself.
+    Here = 3,
+}
+
 /// What a rank says of the opening; the largest words of all ranks say what comes of it.
 struct Opened {
     /// What channels that are kept have in common, and its complement.
     kept: Option<[u64; 2]>,
-    /// They cannot be gone on with.
-    is_wrong: bool,
+    refused: Refused,
     /// What new ones are to have in common.
     new: u64,
 }
@@ -209,21 +243,59 @@ impl Opened {
 
     fn words(&self) -> [u64; 4] {
         let [job, complement] = self.kept.unwrap_or_default();
-        [job, complement, u64::from(self.is_wrong), self.new]
+        [job, complement, self.refused as u64, self.new]
     }
 
     /// What the channels of the opening have in common.
-    fn job([kept, complement, is_wrong, new]: [u64; 4]) -> Result<u64> {
+    fn job(name: &str, [kept, complement, refused, new]: [u64; 4]) -> Result<u64> {
+        const KEPT: u64 = Refused::Kept as u64;
+        const TOO_LONG: u64 = Refused::TooLong as u64;
         let wrong = |why: &str| Err(Error::config("kept", why));
-        if is_wrong != 0 {
-            return wrong(
+        match (refused, kept, complement) {
+            (0, 0, 0) => Ok(new),
+            (0, ..) if kept == !complement => Ok(kept),
+            (0, ..) => wrong("the ranks have kept channels of different openings"),
+            (KEPT, ..) => wrong(
                 "channels were kept by another rank, in a job of another size, or are open already",
-            );
+            ),
+            (TOO_LONG, ..) => wrong(
+                "a message that was kept is longer than `max_message_bytes` less 56: open with more",
+            ),
+            _ => {
+                let why = "another rank could not open it, and says why";
+                Err(Error::mismatch(name, why))
+            }
         }
-        match (kept, complement) {
-            (0, 0) => Ok(new),
-            _ if kept == !complement => Ok(kept),
-            _ => wrong("the ranks have kept channels of different openings"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_rank_refuses_is_said_by_all() {
+        let (job, new) = (5, 7);
+        let said = |kept: Option<u64>, refused| {
+            let mine = Opened {
+                kept: kept.map(|kept| [kept, !kept]),
+                refused,
+                new,
+            };
+            Opened::job("channels", mine.words())
+        };
+        assert_eq!(said(None, Refused::Not), Ok(new));
+        assert_eq!(said(Some(job), Refused::Not), Ok(job));
+        for (refused, says) in [
+            (Refused::Kept, "another rank"),
+            (Refused::TooLong, "longer"),
+        ] {
+            match said(Some(job), refused) {
+                Err(Error::Config { key, why }) => assert!(key == "kept" && why.contains(says)),
+                other => panic!("{other:?}"),
+            }
         }
+        let here = said(None, Refused::Here);
+        assert!(matches!(here, Err(Error::Mismatch { .. })), "{here:?}");
     }
 }

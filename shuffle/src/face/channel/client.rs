@@ -8,7 +8,6 @@ use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, message, parse_limits};
-use crate::error::Error;
 
 /// Ports of a rank, at most.
 const MOST_PORTS: usize = 1 << 16;
@@ -110,10 +109,13 @@ struct Port {
     kind: ChannelKind,
     sent: Ended,
     ended: Ended,
-    /// How often the owner has said what has ended.
-    told: u64,
-    /// What that was when room was last asked for.
-    wanted: Option<u64>,
+    /// How often there may have come to be room.
+    changes: u64,
+    /// The owner was asked for room since it has last said what has ended.
+    wants: bool,
+    /// Calls that wait for room, the first before, by numbers that grow.
+    line: VecDeque<u64>,
+    next_place: u64,
     /// By their numbers, which grow.
     pending: VecDeque<Asked>,
     next_id: u64,
@@ -139,7 +141,7 @@ pub(super) struct Effects {
 pub(super) enum Room {
     /// It may, and is counted; the number of the request, where that is answered.
     Free(u64),
-    /// Not before this has changed: see [`Client::told`].
+    /// Not before this has changed: see [`Client::changes`].
     None(u64),
 }
 
@@ -148,9 +150,6 @@ pub(super) struct Client {
     /// By place; and how many ports each place has had.
     ports: Vec<(u16, Option<Port>)>,
     spare: Spare,
-    /// Why something could not be told: the next call ends the job with it, for who waits to hear
-    /// of it would wait for ever.
-    pub failure: Option<Error>,
     /// What could not be asked inside a handler, of these owners, in its order.
     pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
 }
@@ -178,8 +177,10 @@ impl Client {
             kind: ChannelKind::Messages,
             sent: Ended::default(),
             ended: Ended::default(),
-            told: 0,
-            wanted: None,
+            changes: 0,
+            wants: false,
+            line: VecDeque::new(),
+            next_place: 0,
             pending: VecDeque::from([Asked {
                 id: 0,
                 expects: Expects::Number,
@@ -222,16 +223,24 @@ impl Client {
         (port.opened).map(|(at_owner, limits)| (at_owner, limits, port.kind))
     }
 
-    /// Counts a send, if the window has room for it.
-    pub fn begin_send(&mut self, number: u32, bytes: u64, is_answered: bool) -> Room {
+    /// Counts a send, if the window has room for it and no other call waits for that before, whose
+    /// `place` is another one.
+    pub fn begin_send(
+        &mut self,
+        number: u32,
+        bytes: u64,
+        is_answered: bool,
+        place: Option<u64>,
+    ) -> Room {
         let port = self.port(number);
         let limits = port.opened.map(|(_, limits)| limits).unwrap_or_default();
         let messages = port.sent.messages.saturating_sub(port.ended.messages);
         let under_way = port.sent.bytes.saturating_sub(port.ended.bytes);
         let fits = messages < u64::from(limits.window_messages)
             && under_way.saturating_add(bytes) <= limits.window_bytes;
-        if messages > 0 && !fits {
-            return Room::None(port.told);
+        let is_first = port.line.front().copied() == place;
+        if !is_first || messages > 0 && !fits {
+            return Room::None(port.changes);
         }
         port.sent.messages += 1;
         port.sent.bytes += bytes;
@@ -239,24 +248,43 @@ impl Client {
         Room::Free(id.unwrap_or(0))
     }
 
-    /// The send was not taken.
-    pub fn undo_send(&mut self, number: u32, bytes: u64, id: u64) {
+    /// The send was not taken. Whether calls wait for room, which are to look again: the owner has
+    /// nothing to say of it.
+    pub fn undo_send(&mut self, number: u32, bytes: u64, id: u64) -> bool {
         let port = self.port(number);
         port.sent.messages -= 1;
         port.sent.bytes -= bytes;
         port.pending.retain(|asked| asked.id != id);
+        port.changes += 1;
+        !port.line.is_empty()
     }
 
-    /// How often the owner has said what has ended.
-    pub fn told(&mut self, number: u32) -> u64 {
-        self.port(number).told
+    /// How often there may have come to be room.
+    pub fn changes(&mut self, number: u32) -> u64 {
+        self.port(number).changes
+    }
+
+    /// A call waits for room from now on, behind all that do: its place among them.
+    pub fn line_up(&mut self, number: u32) -> u64 {
+        let port = self.port(number);
+        port.next_place += 1;
+        port.line.push_back(port.next_place);
+        port.next_place
+    }
+
+    /// The call with this place has room, or waits no longer. Whether others wait, which are to
+    /// look again.
+    pub fn leave_line(&mut self, number: u32, place: u64) -> bool {
+        let port = self.port(number);
+        port.line.retain(|&of| of != place);
+        port.changes += 1;
+        !port.line.is_empty()
     }
 
     /// Asks for room, unless that was done since the owner has last said what has ended: who tries
     /// again and again asks once. Whether there is something to tell the owner.
     pub fn want(&mut self, number: u32) -> bool {
-        let port = self.port(number);
-        port.wanted.replace(port.told) != Some(port.told)
+        !std::mem::replace(&mut self.port(number).wants, true)
     }
 
     /// A request that is answered; its number.
@@ -435,7 +463,8 @@ impl Port {
         }
         self.ended.messages = self.ended.messages.max(head.ended.messages);
         self.ended.bytes = self.ended.bytes.max(head.ended.bytes);
-        self.told += 1;
+        self.changes += 1;
+        self.wants = false;
         match head.status {
             Status::Credit => return Ok(spare),
             // Of a send that nobody waits for.

@@ -251,7 +251,8 @@ impl<S: Seat> Channels<S> {
     /// What the job says of a call that has failed with it stays true: a send was not taken, or not
     /// [answered](Return), whatever has come of it; and a message that was handed out for a get is
     /// gone with it, if it was under way. What was [deposited](Return::WhenDeposited) is kept, and
-    /// so is what a send that did not wait for that has left here.
+    /// so is what a send that did not wait for that has left here, in time. A channel that was
+    /// closed is kept where messages are left in it, and stays closed.
     ///
     /// # Errors
     /// [`Error::Nested`] inside a handler; [`Error::Closed`] where they were kept, or shut down,
@@ -267,7 +268,7 @@ impl<S: Seat> Channels<S> {
             // What comes back to this rank is kept; where others cannot be asked the job has failed.
             let _ = self.ask(Rank(owner), request, &bytes);
         }
-        if !self.at_owner(Owner::keep) {
+        if !self.at_owner(|owner| owner.keep(|| self.office.now_ns())) {
             return Err(Error::Closed(self.name().to_owned()));
         }
         if let Err(error) = self.end() {
@@ -388,7 +389,11 @@ impl<S: Seat> Channels<S> {
                 Ok(())
             });
             if let Err(why) = told {
-                news.add(office.tell(&mut office.owner(), |_, _| Err(why.clone())));
+                // The job has failed, and each call says so: nobody waits to be told.
+                tracing::debug!(error = %why, "askers of channels are not told");
+                news.add(office.tell(&mut office.owner(), |_, _| {
+                    Err(Error::Closed(self.name().to_owned()))
+                }));
             }
         }
         if news.is_any {

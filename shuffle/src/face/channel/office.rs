@@ -106,7 +106,7 @@ impl Office {
     ) -> Result<()> {
         let carriers = self.carriers();
         let (message, head) = record.split_at(record.len() - HEAD_BYTES);
-        if let Some(carriers) = carriers.filter(|by| by.cut(target, message.len())) {
+        if let Some(carriers) = carriers.filter(|by| by.cut(target, message.len(), true)) {
             let kind = kinds::ANSWER;
             let by =
                 |stream, send: &mut dyn FnMut(&mut Outbound) -> Result<()>| by(Some(stream), send);
@@ -175,17 +175,30 @@ impl Office {
                     sent
                 }
             };
-            self.note_failure(sent);
+            if let Err(error) = sent {
+                let main = self.carriers().map(Carriers::main);
+                self.note_untold(error, |fail| by(main, fail));
+            }
         }
         news
     }
 
-    /// Keeps why something could not be told. Once the stream is shut down nobody waits for it.
-    fn note_failure(&self, sent: Result<()>) {
-        match sent {
-            Ok(()) | Err(Error::Closed(_)) => {}
-            Err(error) => drop(self.client().failure.get_or_insert(error)),
+    /// Somebody could not be told what it waits for, and would wait for ever: the job ends by that,
+    /// whoever makes its next round of progress. Once the stream is shut down nobody waits for it.
+    fn note_untold(
+        &self,
+        error: Error,
+        main: impl FnOnce(&mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
+    ) {
+        if let Error::Closed(_) = error {
+            return;
         }
+        // Where the stream is gone nobody waits either.
+        let _ = main(&mut |out| {
+            tracing::error!(%error, "somebody is not told what it waits for in a channel");
+            out.fail(&error);
+            Ok(())
+        });
     }
 
     /// Asks the owner of a port for what an answer has led to; who is to be woken.
@@ -296,7 +309,9 @@ impl Office {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send_on(main, |out| out.send_or_spill(source, kind, record))
                 });
-                self.note_failure(sent);
+                if let Err(error) = sent {
+                    self.note_untold(error, |fail| outbox.send_on(main, fail));
+                }
             });
             news.note(waker);
             return Ok(());

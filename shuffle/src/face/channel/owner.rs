@@ -33,6 +33,11 @@ impl Place {
     pub fn taken(&self) -> Option<u32> {
         self.queue.as_ref().map(|_| self.epoch)
     }
+
+    /// Bytes of the longest message that is here.
+    pub fn longest_bytes(&self) -> usize {
+        self.queue.as_ref().map_or(0, Queue::longest_bytes)
+    }
 }
 
 /// The channels of one rank.
@@ -79,16 +84,16 @@ impl Owner {
         Some((at as u32, place.epoch))
     }
 
-    /// What is to be told, in no order.
+    /// What is to be told next: what has failed before a request was answered is said before that.
     pub fn take_answer(&mut self) -> Option<Answer> {
-        self.ports.answers.pop()
+        self.ports.answers.pop_front()
     }
 
     /// As [`Owner::take_answer`], of what this rank is to be told.
     pub fn take_answer_to(&mut self, rank: u32) -> Option<Answer> {
         let answers = &mut self.ports.answers;
-        let at = answers.iter().rposition(|answer| answer.to == rank)?;
-        Some(answers.swap_remove(at))
+        let at = answers.iter().position(|answer| answer.to == rank)?;
+        answers.remove(at)
     }
 
     /// Whether anybody is to be told something.
@@ -250,7 +255,7 @@ impl Owner {
         match queue {
             Some(queue) if queue.ports >= queue.limits.ports => status = Status::NoPort,
             Some(queue) => {
-                queue.ports += 1;
+                queue.open_port();
                 kind = queue.kind();
                 let mut limits = Vec::new();
                 write_limits(&queue.limits, &mut limits);
@@ -274,7 +279,7 @@ impl Owner {
                 ..About::default()
             },
         };
-        self.ports.answers.push(Answer {
+        self.ports.answers.push_back(Answer {
             to: rank,
             head,
             bytes,
@@ -363,13 +368,14 @@ impl Owner {
 /// What one opening of channels hands to another.
 impl Owner {
     /// This rank leaves, and keeps its channels with their messages; false where it has left.
-    pub fn keep(&mut self) -> bool {
+    pub fn keep(&mut self, now_ns: impl Fn() -> u64) -> bool {
         if std::mem::replace(&mut self.leaves, true) {
             return false;
         }
+        self.expire(now_ns);
         let Self { places, ports, .. } = self;
         let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
-        for queue in queues.filter(|queue| !queue.closed) {
+        for queue in queues.filter(|queue| queue.is_to_be_kept()) {
             queue.keep(ports);
         }
         true
@@ -381,7 +387,7 @@ impl Owner {
         let kept = |place: &mut Place| {
             let queue = place.queue.as_mut();
             match queue.map(|queue| queue.is_kept.then(|| queue.move_on())) {
-                // It was closed for good.
+                // It was closed, and is empty.
                 Some(None) => Place {
                     epoch: place.epoch.wrapping_add(1),
                     queue: None,
@@ -408,7 +414,7 @@ impl Owner {
 
     /// Gives that back, where the opening came to nothing.
     pub fn unresumed(&mut self) -> Vec<Place> {
-        self.keep();
+        self.keep(|| 0);
         self.kept()
     }
 }

@@ -4,10 +4,12 @@
 //! Each relay is led to by a stream of its own, whose [rails are turned](crate::route::Rails). What
 //! a message is goes last, over the stream of all requests and answers and in the order of that:
 //! what follows there of the same rank waits until the message is whole. Where a send ends by an
-//! error before, nobody waits for what is missing.
+//! error before, what goes last says how much has left: nobody waits for more, or keeps that.
 //!
 //! A sender that waits has small parts go by whichever relay has room. One that does not has a part
 //! for each stream, where each can take one, so that nothing is spilled, and else sends it whole.
+//! So it does where fewer streams could be opened than there are relays, and a part would be longer
+//! than they carry.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -89,6 +91,25 @@ impl Tail {
         })
     }
 
+    /// The message is not sent to its end, of which so many bytes have left: its target is told.
+    pub fn give_up(self, left: u64, send: impl FnOnce(u32, &[u8]) -> Result<()>) {
+        if left == 0 {
+            return;
+        }
+        let told = with_scratch(|record| {
+            let tail = Self {
+                begin: left,
+                ..self
+            };
+            tail.write(record);
+            send(kinds::CUT, record)
+        });
+        if let Err(error) = told {
+            // Of a job that has failed, or a stream that was shut down, nobody keeps anything.
+            tracing::info!(%error, bytes = left, "a message that was cut off stays at its target");
+        }
+    }
+
     /// Small ones, for whichever relay has room.
     pub fn parts(self, message: &[u8]) -> impl Iterator<Item = Part<'_>> {
         self.cut(message, PART_BYTES)
@@ -103,6 +124,11 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// How many bytes of the message it has.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Its record.
     ///
     /// # Errors
@@ -122,6 +148,8 @@ pub(super) struct Carriers {
     /// The first is that of requests and answers.
     streams: Vec<StreamId>,
     topology: Topology,
+    /// Bytes of the longest part that all of them carry.
+    part_bytes: usize,
     messages: Count,
 }
 
@@ -142,10 +170,12 @@ impl Carriers {
         part + size_of::<RawTail>()
     }
 
-    pub fn new(streams: Vec<StreamId>, topology: Topology) -> Self {
+    /// By these streams, which carry records of so many bytes at most.
+    pub fn new(streams: Vec<StreamId>, topology: Topology, longest_part: usize) -> Self {
         Self {
             streams,
             topology,
+            part_bytes: longest_part - size_of::<RawTail>(),
             messages: Count::default(),
         }
     }
@@ -165,9 +195,11 @@ impl Carriers {
         self.streams.len()
     }
 
-    /// Whether a message of so many bytes is cut.
-    pub fn cut(&self, target: Rank, bytes: usize) -> bool {
-        bytes >= LEAST_BYTES && !self.topology.is_local(target)
+    /// Whether a message of so many bytes is cut; where it goes `at_once`, into a part for each
+    /// stream.
+    pub fn cut(&self, target: Rank, bytes: usize, at_once: bool) -> bool {
+        let is_long = bytes >= LEAST_BYTES && !self.topology.is_local(target);
+        is_long && (!at_once || bytes.div_ceil(self.len()) <= self.part_bytes)
     }
 
     /// Sends a message that is to be cut without waiting: a part by each stream, and what it is, of
@@ -196,20 +228,34 @@ impl Carriers {
             records.into_iter().for_each(long_buffers::keep);
             return Ok(false);
         }
-        for (&stream, mut record) in self.streams.iter().zip(records) {
+        let mut left = 0;
+        let mut parts = self.streams.iter().zip(records);
+        let parts = parts.try_for_each(|(&stream, mut record)| {
+            let bytes = record.len() - size_of::<RawTail>();
             by(stream, &mut |out| {
                 out.send_or_spill_given(target, kinds::PART, &mut record)
             })?;
             long_buffers::keep(record);
-        }
-        with_scratch(|record| {
-            record.extend_from_slice(head);
-            tail.write(record);
-            by(self.main(), &mut |out| {
-                out.send_or_spill(target, kind | kinds::CUT, record)
+            left += bytes as u64;
+            Ok(())
+        });
+        let sent = parts.and_then(|()| {
+            with_scratch(|record| {
+                record.extend_from_slice(head);
+                tail.write(record);
+                by(self.main(), &mut |out| {
+                    out.send_or_spill(target, kind | kinds::CUT, record)
+                })
             })
-        })?;
-        Ok(true)
+        });
+        if sent.is_err() {
+            tail.give_up(left, |kind, record| {
+                by(self.main(), &mut |out| {
+                    out.send_or_spill(target, kind, record)
+                })
+            });
+        }
+        sent.map(|()| true)
     }
 
     /// What stands behind the parts of a message that is to be cut.
@@ -236,6 +282,8 @@ enum Behind {
     Record(u32, Vec<u8>),
     /// What a message is that comes in parts.
     Cut(u32, Tail, Vec<u8>),
+    /// One of which no more comes than what the tail says has left.
+    GivenUp(Tail),
 }
 
 /// What has come of one rank and waits.
@@ -293,11 +341,16 @@ impl Parts {
             Ok(total) if (LEAST_BYTES..=self.most_bytes).contains(&total) => total,
             _ => return bad("a part of a message that is too long, or not cut"),
         };
+        let is_given_up = kind == kinds::CUT;
+        if is_given_up && !(1..=tail.bytes).contains(&tail.begin) {
+            return bad("a message that was given up with more, or less, than it had");
+        }
         let of = self.ranks.entry(source.0).or_default();
         if kind & kinds::CUT != 0 {
-            let head = bytes.to_vec();
-            of.behind
-                .push_back(Behind::Cut(kind & !kinds::CUT, tail, head));
+            of.behind.push_back(match is_given_up {
+                true => Behind::GivenUp(tail),
+                false => Behind::Cut(kind & !kinds::CUT, tail, bytes.to_vec()),
+            });
             return Ok(None);
         }
         let many = of.growing.len();
@@ -336,33 +389,47 @@ impl Parts {
         let Some(of) = self.ranks.get_mut(&source.0) else {
             return Ok(None);
         };
-        if let Some(Behind::Cut(_, tail, _)) = of.behind.front() {
-            match of.growing.get(&tail.message) {
-                Some(growing) if growing.bytes.len() as u64 != tail.bytes => {
-                    return Err(no_value(
-                        source,
-                        "a message of another length than its parts",
-                    ));
-                }
-                Some(growing) if growing.come == growing.bytes.len() => {}
-                _ => return Ok(None),
-            }
-        }
-        let next = match of.behind.pop_front() {
-            Some(Behind::Record(kind, record)) => Some((kind, record)),
-            Some(Behind::Cut(kind, tail, head)) => {
-                of.growing.remove(&tail.message).map(|growing| {
-                    let mut record = growing.bytes;
-                    record.extend_from_slice(&head);
-                    (kind, record)
-                })
-            }
-            None => None,
-        };
+        let next = of.next(source)?;
         if of.behind.is_empty() && of.growing.is_empty() {
             self.ranks.remove(&source.0);
         }
         Ok(next)
+    }
+}
+
+impl FromRank {
+    /// See [`Parts::next`].
+    fn next(&mut self, source: Rank) -> Result<Option<(u32, Vec<u8>)>, BadRun> {
+        while let Some(first) = self.behind.front() {
+            let waits_for = match first {
+                Behind::Record(..) => None,
+                Behind::Cut(_, tail, _) => Some((tail, tail.bytes)),
+                Behind::GivenUp(tail) => Some((tail, tail.begin)),
+            };
+            if let Some((tail, bytes)) = waits_for {
+                match self.growing.get(&tail.message) {
+                    Some(growing) if growing.bytes.len() as u64 != tail.bytes => {
+                        let why = "a message of another length than its parts";
+                        return Err(no_value(source, why));
+                    }
+                    Some(growing) if growing.come as u64 >= bytes => {}
+                    _ => return Ok(None),
+                }
+            }
+            match self.behind.pop_front() {
+                Some(Behind::Record(kind, record)) => return Ok(Some((kind, record))),
+                Some(Behind::Cut(kind, tail, head)) => {
+                    return Ok(self.growing.remove(&tail.message).map(|growing| {
+                        let mut record = growing.bytes;
+                        record.extend_from_slice(&head);
+                        (kind, record)
+                    }));
+                }
+                Some(Behind::GivenUp(tail)) => drop(self.growing.remove(&tail.message)),
+                None => {}
+            }
+        }
+        Ok(None)
     }
 }
 

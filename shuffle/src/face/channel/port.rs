@@ -7,7 +7,7 @@ use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
 use super::owner::{Owner, Stored};
-use super::parts::Carriers;
+use super::parts::{Carriers, Tail};
 use super::poll::{ChannelKind, Poll};
 use super::received::{Filled, Received};
 use super::terms::{ChannelLimits, Return, Take, Timeout};
@@ -123,53 +123,42 @@ impl<S: Seat> Port<S> {
             return Err(Error::TooLarge { bytes, limit });
         }
         self.channels.enter(SEND)?;
-        let (office, handle) = (&self.channels.office, &self.channels.handle);
         let length = bytes.len() as u64;
+        let id = self.room(length, when, limit, tries)?;
+        let request = Request::Send {
+            port: self.at_owner,
+            id,
+            when,
+            timeout_ns: limit.left_ns(),
+            kind,
+        };
+        if self.is_here() {
+            self.channels.ask_here(request, bytes);
+            return Ok(id);
+        }
+        let sent = self.put(request, bytes, tries);
+        if let Err(error) = sent {
+            let others = (self.channels.office.client()).undo_send(self.number, length, id);
+            if others {
+                self.channels.handle.seat.notify_moved();
+            }
+            self.move_on(&error)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Counts a send of so many bytes once the window has room for it: as
+    /// [`start_send`](Self::start_send). Calls that wait for that are served in their order.
+    fn room(&self, bytes: u64, when: Return, limit: &Limit, tries: bool) -> Result<u64> {
+        let office = &self.channels.office;
+        let mut place = None;
         loop {
-            let room = office
-                .client()
-                .begin_send(self.number, length, when.is_answered());
-            let told = match room {
-                Room::Free(id) => {
-                    let request = Request::Send {
-                        port: self.at_owner,
-                        id,
-                        when,
-                        timeout_ns: limit.left_ns(),
-                        kind,
-                    };
-                    if self.is_here() {
-                        self.channels.ask_here(request, bytes);
-                        return Ok(id);
-                    }
-                    let target = self.descriptor.owner();
-                    let carriers = office.carriers();
-                    let carriers = carriers.filter(|by| by.cut(target, bytes.len()));
-                    let cut = carriers.map(|by| self.send_cut(by, request, bytes, tries));
-                    let sent = match cut {
-                        Some(Ok(true)) => Ok(()),
-                        Some(Ok(false)) if tries => Err(Error::WouldBlock),
-                        Some(Err(error)) => Err(error),
-                        _ if !tries && handle.sends_lent(bytes.len()) => with_scratch(|tail| {
-                            let kind = request.write(tail);
-                            handle.send_lent(target, kind, Record { bytes, tail })
-                        }),
-                        _ => with_request(request, bytes, |kind, record| match tries {
-                            true => handle.try_send(|out| out.try_send(target, kind, record)),
-                            false => handle.send(
-                                |out| out.try_send(target, kind, record),
-                                |out| out.send_or_spill(target, kind, record),
-                            ),
-                        }),
-                    };
-                    if let Err(error) = sent {
-                        office.client().undo_send(self.number, length, id);
-                        self.move_on(&error)?;
-                        return Err(error);
-                    }
-                    return Ok(id);
-                }
-                Room::None(told) => told,
+            let behind = place.as_ref().map(|place: &Place<'_, S>| place.number);
+            let room = (office.client()).begin_send(self.number, bytes, when.is_answered(), behind);
+            let changes = match room {
+                Room::Free(id) => return Ok(id),
+                Room::None(changes) => changes,
             };
             let wants = office.client().want(self.number);
             if wants {
@@ -180,31 +169,88 @@ impl<S: Seat> Port<S> {
                 self.move_on(&Error::WouldBlock)?;
                 return Err(Error::WouldBlock);
             }
+            place.get_or_insert_with(|| Place::behind_all(self));
             let changed = self.wait_until(SEND, limit, |client| {
-                (client.told(self.number) != told).then_some(())
+                (client.changes(self.number) != changes).then_some(())
             })?;
             changed.ok_or(Error::TimedOut(SEND))?;
         }
     }
 
-    /// Sends a message in parts; false where that is not possible now, and nothing was sent.
-    fn send_cut(
-        &self,
-        carriers: &Carriers,
-        request: Request,
-        bytes: &[u8],
-        tries: bool,
-    ) -> Result<bool> {
+    /// Sends a message that the window has room for to another rank.
+    fn put(&self, request: Request, bytes: &[u8], tries: bool) -> Result<()> {
         let (handle, target) = (&self.channels.handle, self.descriptor.owner());
-        if tries || handle.seat.is_in_handler() || handle.seat.may_wait(SEND).is_err() {
-            return with_scratch(|head| {
-                let kind = request.write(head);
-                carriers.send_at_once((target, kind), (bytes, head), |stream, send| {
-                    handle.seat.with(SEND, |job| send(job.engine.out(stream)?))
-                })
+        if let Some(carriers) = self.channels.office.carriers() {
+            let at_once =
+                tries || handle.seat.is_in_handler() || handle.seat.may_wait(SEND).is_err();
+            let is_cut = carriers.cut(target, bytes.len(), at_once);
+            match at_once {
+                _ if !is_cut => {}
+                false => return self.send_cut(carriers, request, bytes),
+                true if self.send_at_once(carriers, request, bytes)? => return Ok(()),
+                true if tries => return Err(Error::WouldBlock),
+                true => {}
+            }
+        }
+        if !tries && handle.sends_lent(bytes.len()) {
+            return with_scratch(|tail| {
+                let kind = request.write(tail);
+                handle.send_lent(target, kind, Record { bytes, tail })
             });
         }
+        with_request(request, bytes, |kind, record| match tries {
+            true => handle.try_send(|out| out.try_send(target, kind, record)),
+            false => handle.send(
+                |out| out.try_send(target, kind, record),
+                |out| out.send_or_spill(target, kind, record),
+            ),
+        })
+    }
+
+    /// Sends a message in parts without waiting; false where that is not possible now, and nothing
+    /// was sent.
+    fn send_at_once(&self, carriers: &Carriers, request: Request, bytes: &[u8]) -> Result<bool> {
+        let (seat, target) = (&self.channels.handle.seat, self.descriptor.owner());
+        with_scratch(|head| {
+            let kind = request.write(head);
+            carriers.send_at_once((target, kind), (bytes, head), |stream, send| {
+                seat.with(SEND, |job| send(job.engine.out(stream)?))
+            })
+        })
+    }
+
+    /// Sends a message in parts, each of which waits for room.
+    fn send_cut(&self, carriers: &Carriers, request: Request, bytes: &[u8]) -> Result<()> {
+        let (handle, target) = (&self.channels.handle, self.descriptor.owner());
         let tail = carriers.begin(bytes.len());
+        let mut left = 0;
+        let parts = self.send_parts(carriers, tail, bytes, &mut left);
+        let sent = parts.and_then(|()| {
+            with_scratch(|record| {
+                let kind = request.write(record) | kinds::CUT;
+                tail.write(record);
+                handle.send(
+                    |out| out.try_send(target, kind, record),
+                    |out| out.send_or_spill(target, kind, record),
+                )
+            })
+        });
+        sent.inspect_err(|_| {
+            tail.give_up(left, |kind, record| {
+                handle.with_out(SEND, |out| out.send_or_spill(target, kind, record))
+            });
+        })
+    }
+
+    /// Sends the parts of a message; counts the bytes of those that have left.
+    fn send_parts(
+        &self,
+        carriers: &Carriers,
+        tail: Tail,
+        bytes: &[u8],
+        left: &mut u64,
+    ) -> Result<()> {
+        let (handle, target) = (&self.channels.handle, self.descriptor.owner());
         for (number, part) in tail.parts(bytes).enumerate() {
             let record = part.record()?;
             // Each begins with another one.
@@ -220,16 +266,9 @@ impl<S: Seat> Port<S> {
             });
             long_buffers::keep(record);
             sent?;
+            *left += part.bytes();
         }
-        with_scratch(|record| {
-            let kind = request.write(record) | kinds::CUT;
-            tail.write(record);
-            handle.send(
-                |out| out.try_send(target, kind, record),
-                |out| out.send_or_spill(target, kind, record),
-            )
-        })?;
-        Ok(true)
+        Ok(())
     }
 
     /// What has found no room may find some later: on the inline seat only calls make it.
@@ -237,15 +276,6 @@ impl<S: Seat> Port<S> {
         match S::MOVES_ALONE || *error != Error::WouldBlock {
             true => Ok(()),
             false => self.channels.handle.seat.progress_in_passing(),
-        }
-    }
-
-    /// Ends the job where somebody could not be told what it waits for.
-    fn fail_if_untold(&self, what: &'static str) -> Result<()> {
-        let failure = self.channels.office.client().failure.take();
-        match failure {
-            Some(error) => (self.channels.handle.seat).with(what, |job| Err(job.fail(error))),
-            None => Ok(()),
         }
     }
 
@@ -258,7 +288,6 @@ impl<S: Seat> Port<S> {
         make: impl FnOnce(u64, u64) -> Request,
     ) -> Result<u64> {
         self.channels.enter(what)?;
-        self.fail_if_untold(what)?;
         let id = {
             let mut client = self.channels.office.client();
             if !client.may_begin(self.number, expects) {
@@ -339,7 +368,6 @@ impl<S: Seat> Port<S> {
         channels.handle.seat.may_wait(GET)?;
         self.has_messages("messages to be got")?;
         channels.enter(GET)?;
-        self.fail_if_untold(GET)?;
         let office = &channels.office;
         let Descriptor { number, epoch, .. } = self.descriptor;
         let get = |owner: &mut Owner| owner.get_now((number, epoch), most, || office.now_ns());
@@ -400,6 +428,30 @@ impl<S: Seat> Port<S> {
         if channels.handle.seat.with("a request", |_| Ok(())).is_ok() {
             // What is left goes with the next call.
             let _ = channels.ask_unasked();
+        }
+    }
+}
+
+/// The place of a call that waits for room in a port's window. Once it has room, or gives up, those
+/// behind it look again.
+struct Place<'a, S: Seat> {
+    port: &'a Port<S>,
+    number: u64,
+}
+
+impl<'a, S: Seat> Place<'a, S> {
+    fn behind_all(port: &'a Port<S>) -> Self {
+        let number = port.channels.office.client().line_up(port.number);
+        Self { port, number }
+    }
+}
+
+impl<S: Seat> Drop for Place<'_, S> {
+    fn drop(&mut self) {
+        let Channels { office, handle, .. } = &self.port.channels;
+        let others = office.client().leave_line(self.port.number, self.number);
+        if others {
+            handle.seat.notify_moved();
         }
     }
 }

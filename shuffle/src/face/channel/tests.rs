@@ -81,6 +81,7 @@ macro_rules! on_both {
     };
 }
 
+mod alone;
 mod events;
 mod gates;
 mod get_into;

@@ -99,12 +99,10 @@ impl<S: Seat> Port<S> {
             if let Some(value) = done(&mut client) {
                 return Ok(Some(Some(value)));
             }
-            let failure = client.failure.take();
-            drop(client); // who is woken may use it
-            match failure {
-                Some(error) => Err(job.fail(error)),
-                None => Ok(limit.is_over().then_some(None)),
-            }
+            drop(client);
+            // A request that has left behind the last of all others is answered by nobody.
+            job.engine.out(channels.handle.id)?.check_open()?;
+            Ok(limit.is_over().then_some(None))
         })
     }
 

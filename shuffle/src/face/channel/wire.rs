@@ -21,7 +21,8 @@ pub(super) mod kinds {
     pub const ARRIVED: u32 = 10;
     /// A part of a message: see [`super::super::parts`].
     pub const PART: u32 = 11;
-    /// With one of the others: its message comes in parts.
+    /// With one of the others: its message comes in parts. Alone: no more of one comes than so many
+    /// bytes.
     pub const CUT: u32 = 1 << 8;
 }
 

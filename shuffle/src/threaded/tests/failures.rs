@@ -7,7 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::Receiver;
 
+use trihop_transport::bootstrap::Custom;
+
 use super::*;
+use crate::conformance::ranks::ranks;
+use crate::error::Result;
 use crate::seat::Seating;
 
 const RECORDS: u64 = 1000;
@@ -274,4 +278,31 @@ fn an_abort_that_could_not_ask_the_launcher_says_so() {
     assert!(!asked.unwrap());
     assert!(job.abort(1, "on purpose"));
     job.shutdown().unwrap();
+}
+
+#[test]
+fn options_that_are_impossible_on_one_rank_keep_no_other_waiting() {
+    let program = |rank: u32, bootstrap: Custom| -> Result<Result<()>> {
+        let job = Job::start_with(
+            Options {
+                loopback: true,
+                ..Options::default()
+            },
+            Box::new(bootstrap),
+        )?;
+        let options = StreamOptions {
+            max_message_bytes: [1 << 20, 1 << 40][rank as usize],
+            ..StreamOptions::default()
+        };
+        let stream = job.shuffle("one").options(options).handler(|_, _| {});
+        let opened = stream.open().map(drop);
+        job.shutdown()?;
+        Ok(opened)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        match (rank, outcome) {
+            (0, Ok(Err(Error::Mismatch { .. }))) | (1, Ok(Err(Error::Config { .. }))) => {}
+            (_, outcome) => panic!("rank {rank}: {outcome:?}"),
+        }
+    }
 }

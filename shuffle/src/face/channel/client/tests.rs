@@ -181,3 +181,57 @@ fn what_was_acquired_for_nobody_goes_back() {
     }
     assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));
 }
+
+/// Whether a send of so many bytes has room now.
+fn begins(client: &mut Client, port: u32, bytes: u64, place: Option<u64>) -> bool {
+    matches!(client.begin_send(port, bytes, false, place), Room::Free(_))
+}
+
+#[test]
+fn who_waits_for_room_looks_again_when_a_send_before_was_not_taken() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let window = ChannelLimits::default().window_bytes;
+    assert!(begins(&mut client, port, window, None));
+    let before = match client.begin_send(port, 1, false, None) {
+        Room::None(before) => before,
+        Room::Free(_) => panic!("the window is full"),
+    };
+    let place = client.line_up(port);
+    assert!(client.undo_send(port, window, 0), "somebody waits");
+    assert_ne!(client.changes(port), before);
+    assert!(begins(&mut client, port, 1, Some(place)));
+    assert!(!client.leave_line(port, place), "nobody else waits");
+    assert!(!client.undo_send(port, 1, 0));
+}
+
+#[test]
+fn a_long_send_that_waits_for_room_is_not_passed_by_short_ones() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let long = 2 * ChannelLimits::default().window_bytes;
+    let ended = |messages, bytes| AnswerHead {
+        status: Status::Credit,
+        ended: Ended { messages, bytes },
+        ..answer(port, 0, About::default())
+    };
+    assert!(begins(&mut client, port, 8, None));
+    assert!(!begins(&mut client, port, long, None));
+    let [first, second] = [(); 2].map(|()| client.line_up(port));
+    // There is room for a short one, but not before the long one.
+    assert!(!begins(&mut client, port, 8, None));
+    assert!(!begins(&mut client, port, 8, Some(second)));
+    assert!(!begins(&mut client, port, long, Some(first)));
+    let told = client.answer(OWNER, ended(1, 8), Payload::Borrowed(&[]));
+    told.map(drop).unwrap();
+    assert!(!begins(&mut client, port, 8, Some(second)));
+    assert!(begins(&mut client, port, long, Some(first)));
+    let before = client.changes(port);
+    assert!(client.leave_line(port, first));
+    assert_ne!(client.changes(port), before, "the next one looks");
+    // Who gives up keeps nobody waiting.
+    assert!(!client.leave_line(port, second));
+    let told = client.answer(OWNER, ended(2, 8 + long), Payload::Borrowed(&[]));
+    told.map(drop).unwrap();
+    assert!(begins(&mut client, port, 8, None));
+}

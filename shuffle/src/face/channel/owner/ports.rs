@@ -88,8 +88,8 @@ struct Port {
 pub(crate) struct Ports {
     ports: Vec<Option<Port>>,
     free: Vec<u32>,
-    /// What is to be told, in no order.
-    pub answers: Vec<Answer>,
+    /// What is to be told, the first before.
+    pub answers: VecDeque<Answer>,
     spare: Spare,
     /// Bytes of messages that may be handed out and not arrived, where that is bound; those that
     /// are, of all ports; and the channels whose gets wait for that.
@@ -292,7 +292,7 @@ impl Ports {
         };
         let bytes = message.map(|message| message.bytes);
         let to = of.rank;
-        self.answers.push(Answer { to, head, bytes });
+        self.answers.push_back(Answer { to, head, bytes });
     }
 
     /// The bytes, in a buffer.

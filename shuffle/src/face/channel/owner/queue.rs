@@ -48,15 +48,18 @@ struct Send {
 pub(super) struct Queue {
     pub limits: ChannelLimits,
     pub closed: bool,
+    /// Its owner has closed it: it is so in the openings that follow, too.
+    stays_closed: bool,
     /// It was closed for now: another opening goes on with it.
     pub is_kept: bool,
     /// Where it is a semaphore or a barrier: there are only polls.
     gate: Option<Gate>,
-    /// Ports that are open.
+    /// Ports that are open, and the most that were at once.
     pub ports: u32,
+    most_ports: u32,
     messages: VecDeque<Stored>,
-    /// How many of them an earlier opening has left.
-    resumed: u64,
+    /// How many there were when it was kept: what had waited for room may be above its bounds.
+    kept: u64,
     /// Bytes of the messages.
     bytes: u64,
     /// Messages that were deposited so far.
@@ -74,10 +77,12 @@ impl Queue {
             limits,
             gate,
             closed: false,
+            stays_closed: false,
             is_kept: false,
             ports: 0,
+            most_ports: 0,
             messages: VecDeque::new(),
-            resumed: 0,
+            kept: 0,
             bytes: 0,
             deposited: 0,
             sends: VecDeque::new(),
@@ -89,6 +94,23 @@ impl Queue {
 
     pub fn kind(&self) -> ChannelKind {
         (self.gate.as_ref()).map_or(ChannelKind::Messages, Gate::kind)
+    }
+
+    /// One more port of it is open.
+    pub fn open_port(&mut self) {
+        self.ports += 1;
+        self.most_ports = self.most_ports.max(self.ports);
+    }
+
+    /// Whether another opening goes on with it: with one that is closed where messages are left.
+    pub fn is_to_be_kept(&self) -> bool {
+        !self.closed || !self.messages.is_empty()
+    }
+
+    /// Bytes of its longest message.
+    pub fn longest_bytes(&self) -> usize {
+        let all = self.messages.iter().map(|message| message.bytes.len());
+        all.max().unwrap_or(0)
     }
 
     fn has_room(&self, bytes: u64) -> bool {
@@ -520,7 +542,7 @@ impl Queue {
 
     /// Nothing is sent any more; what is there may be taken.
     pub fn close(&mut self, ports: &mut Ports) {
-        self.closed = true;
+        (self.closed, self.stays_closed) = (true, true);
         // Polls are looked at anew: some may hold now, or still.
         let mut polls = std::mem::take(&mut self.polls);
         // Gets that wait for a message that is here have it yet.
@@ -550,11 +572,13 @@ impl Queue {
         }
         self.forget_receipts(ports);
         (self.closed, self.is_kept) = (true, true);
+        self.kept = self.messages.len() as u64;
         // Gets too: what they were answered by now might arrive nowhere.
         self.end_where(Status::Closed, |_, _, _| true, ports);
     }
 
-    /// What goes on in another opening, where nobody has a port of it yet; what is left is closed.
+    /// What goes on in another opening, where nobody has a port of it yet, and what was closed
+    /// before stays so; what is left here is closed.
     pub fn move_on(&mut self) -> Self {
         let left = Self {
             closed: true,
@@ -563,8 +587,9 @@ impl Queue {
             ..Self::new(self.limits, self.gate.clone())
         };
         let mut kept = std::mem::replace(self, left);
-        (kept.closed, kept.is_kept, kept.ports, kept.is_behind) = (false, false, 0, false);
-        kept.resumed = kept.messages.len() as u64;
+        (kept.closed, kept.is_kept, kept.is_behind) = (kept.stays_closed, false, false);
+        (kept.ports, kept.most_ports) = (0, 0);
+        kept.kept = kept.messages.len() as u64;
         // Those that came since; what else waited was ended, and is refused now.
         kept.polls.clear();
         kept.count_arrived(|_| 0);
@@ -602,8 +627,9 @@ impl Queue {
         let number = message.about.number;
         let at = self.messages.partition_point(|of| of.about.number < number);
         let is_here = (self.messages.get(at)).is_some_and(|of| of.about.number == number);
-        let taken = u64::from(self.ports) * u64::from(self.limits.window_messages);
-        let most = u64::from(self.limits.messages).max(self.resumed) + taken;
+        // Those that came back by ports which are closed by now are still here, above the limit.
+        let taken = u64::from(self.most_ports) * u64::from(self.limits.window_messages);
+        let most = u64::from(self.limits.messages).max(self.kept) + taken;
         if number == 0 || number > self.deposited || is_here {
             return Err("a message comes back that was not taken");
         }

@@ -8,6 +8,7 @@ use super::super::terms::{Return, Take};
 use super::super::wire::About;
 use super::*;
 
+mod ends;
 mod handed_out;
 
 const RANKS: u32 = 3;

@@ -166,3 +166,81 @@ fn parts_that_cannot_be_are_refused() {
     let twice = [(0, least, part), (0, least, part), (0, least, 1)];
     assert!(refused(&twice), "there are more than the message has");
 }
+
+#[test]
+fn a_message_that_was_given_up_leaves_nothing_and_keeps_nothing_waiting() {
+    let whole = message(1, LEAST_BYTES + 1);
+    let tail = Tail {
+        message: 9,
+        begin: 0,
+        bytes: whole.len() as u64,
+    };
+    let parts: Vec<_> = tail.parts(&whole).take(2).collect();
+    let left = parts.iter().map(Part::bytes).sum();
+    let mut word = Vec::new();
+    tail.give_up(left, |kind, record| {
+        word.push((kind, record.to_vec()));
+        Ok(())
+    });
+    tail.give_up(0, |_, _| panic!("nothing has left of it"));
+    let [word] = <[_; 1]>::try_from(word).unwrap();
+    let parts = parts
+        .iter()
+        .map(|part| (kinds::PART, part.record().unwrap()));
+    let parts: Vec<_> = parts.collect();
+    // The word comes before the parts that have left, or behind some.
+    for at in 0..=parts.len() {
+        let mut records = parts.clone();
+        records.insert(at, word.clone());
+        let mut all = Parts::new(MOST);
+        for (number, (kind, record)) in records.iter().enumerate() {
+            let taken = all.take(SOURCE, *kind, Payload::Borrowed(record));
+            assert!(taken.unwrap().is_none());
+            if *kind == kinds::CUT {
+                let get = all.take(SOURCE, kinds::GET, Payload::Borrowed(b"behind"));
+                assert!(get.unwrap().is_none());
+            }
+            let next = all.next(SOURCE).unwrap();
+            let expected = (number == parts.len()).then(|| (kinds::GET, b"behind".to_vec()));
+            assert_eq!(next, expected, "record {number}, word {at}");
+        }
+        assert!(all.ranks.is_empty(), "word {at}");
+    }
+}
+
+#[test]
+fn a_message_is_given_up_with_what_it_can_have() {
+    for begin in [0, LEAST_BYTES as u64 + 1] {
+        let mut record = Vec::new();
+        Tail {
+            message: 0,
+            begin,
+            bytes: LEAST_BYTES as u64,
+        }
+        .write(&mut record);
+        let taken = Parts::new(MOST).take(SOURCE, kinds::CUT, Payload::Borrowed(&record));
+        assert!(taken.is_err(), "{begin} bytes have left");
+    }
+}
+
+/// Two nodes of four relays, where only two streams could be opened.
+#[test]
+fn a_message_goes_whole_where_a_part_would_be_longer_than_its_stream_carries() {
+    let topology = Topology::from_node_sizes(&[4, 4], Rank(0)).unwrap();
+    let topology = topology.with_relays(1).unwrap();
+    let planned = Carriers::count(&topology, MOST);
+    assert_eq!(planned, 4);
+    let longest_part = Carriers::longest_part(planned, MOST);
+    let id = |stream| StreamId {
+        job: 1,
+        stream,
+        opened: 0,
+    };
+    let carriers = Carriers::new(vec![id(1), id(2)], topology, longest_part);
+    let far = Rank(4);
+    for (bytes, cut_at_once) in [(MOST / 2, true), (MOST / 2 + 1, false), (MOST, false)] {
+        assert_eq!(carriers.cut(far, bytes, true), cut_at_once, "{bytes} bytes");
+        assert!(carriers.cut(far, bytes, false), "small parts always pass");
+    }
+    assert!(!carriers.cut(Rank(1), MOST / 2, true), "within the node");
+}

@@ -354,3 +354,59 @@ fn channels_of_different_jobs_are_not_mixed() {
     one.keep(0, other.kept(0).unwrap());
     run::<crate::Inline<'static>>(3, one, mixed_job);
 }
+
+/// Each rank keeps a channel with a message of 50 bytes.
+fn job_with_a_message<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let channels = S::open_all(job.channels("first"))?;
+    let own = channels.create(SHORT)?;
+    own.send(5, &[5; 50], Return::WhenDeposited, Timeout::Never)?;
+    between.keep(job.rank().0, channels.keep()?);
+    job.shutdown()
+}
+
+/// It is refused where no answer would bring that message, and is there where one does.
+fn job_of_short_messages<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let kept = between.kept(job.rank().0).unwrap();
+    let named = kept.descriptors();
+    let open = |max_message_bytes| {
+        let options = StreamOptions {
+            max_message_bytes,
+            ..loopback().stream
+        };
+        let builder = job.channels("short").options(options);
+        // The others have nothing that is too long.
+        S::open_all(match job.rank().0 {
+            1 => builder.keeping(&kept),
+            _ => builder,
+        })
+    };
+    match open(105).map(drop) {
+        Err(Error::Config { key, why }) => {
+            assert!(key == "kept" && why.contains("max_message_bytes"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(kept.descriptors(), named);
+    let channels = open(106)?;
+    let all = job.allgather(&named[0].to_bytes())?;
+    let port = channels.attach(&Descriptor::from_bytes(&all[1])?)?;
+    if job.rank().0 == 0 {
+        assert_eq!(port.get(Timeout::Never)?.bytes, [5; 50]);
+    }
+    job.barrier()?;
+    drop(port);
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn kept_messages_that_no_answer_would_bring_are_refused_and_stay_kept() {
+    let between = Between::of(2);
+    if run::<crate::Inline<'static>>(2, between, job_with_a_message) {
+        run::<crate::Inline<'static>>(2, between, job_of_short_messages);
+    }
+    let between = Between::of(2);
+    if run::<threaded::Threaded>(2, between, job_with_a_message) {
+        run::<threaded::Threaded>(2, between, job_of_short_messages);
+    }
+}
