@@ -266,6 +266,9 @@ pub struct LaunchSpec {
     pub agent_under: Vec<String>,
     /// Ranks that each process hosts. Default 1.
     pub minis: u32,
+    /// The ranks are the agents of one node, which this is: they are called so, no node is
+    /// simulated, and each takes all signals itself. Default no.
+    pub are_agents: bool,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
 }
@@ -282,8 +285,9 @@ impl LaunchSpec {
             grace: Duration::from_secs(5),
             netns: false,
             agents: 0,
-            minis: 1,
             agent_under: Vec::new(),
+            minis: 1,
+            are_agents: false,
             says_why: false,
         }
     }
