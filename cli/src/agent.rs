@@ -1,14 +1,18 @@
 //! `trihop agent`: the relay of all ranks of a node, or of some, as a process of its own.
 
+mod several;
+
+use std::cell::Cell;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use trihop::Options;
 use trihop::agent::{self, AskedToEnd};
-use trihop::{Error, Options};
 
 use crate::number::whole;
+use crate::run;
 use crate::run::signals::Signals;
 
 const AFTER_HELP: &str = "\
@@ -21,21 +25,26 @@ name.
 
 Rank R of node N (as the agents' launcher counts nodes) is rank N x M + R where all nodes have M;
 else it follows those of the nodes before. `trihop run --seat agent` starts both. An agent serves
-one job, and ends with it, or by a signal.
+one job, and ends with it.
 
 Where a launcher starts several agents on a node (`mpiexec -n 4 -ppn 2 trihop agent --ranks 4`),
 each opens another one of its network adapters, and they share its ranks evenly. All of them are
-told the number of the node's ranks; the first one has the name and says `ready`.
+told the number of the node's ranks; the first one has the name and says `ready`. Where there is
+no launcher, `--nics K` starts K of them, as processes that end with this one.
 
 With `--linger-ms` it serves jobs of M ranks on its node as they come, several at a time; it ends
-once none was there for so long, or by a signal: SIGTERM, SIGINT and SIGHUP let its jobs end,
-and a second one ends it at once. Agents of several nodes, one or several on each, stay and end
+once none was there for so long. Agents of several nodes, one or several on each, stay and end
 together, and each job has ranks on all nodes, or on as many as its ranks say.
 
+SIGNALS
+  SIGTERM, SIGINT and SIGHUP end it: ranks that wait for others of their job hear why, and the
+  jobs that have begun come to their end first. A second one ends it at once.
+
 EXIT STATUS
-  0  its job, or all of them, has ended
+  0  its job, or all of them, has ended, or a signal has ended it
   1  its job has failed, or it cannot start; the reason is on standard error
   2  wrong usage
+  With --nics: that of the first agent that fails, 128 + S where signal S has ended it
 
 ENVIRONMENT
   TRIHOP_AGENT_LINGER_MS   as `--linger-ms`, where that is not given
@@ -63,6 +72,10 @@ pub struct AgentArgs {
     /// number]
     #[arg(long)]
     name: Option<String>,
+    /// Start so many agents, which each have a network adapter and share the ranks evenly; a
+    /// launcher starts as many itself
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..), default_value = "1")]
+    nics: u32,
     /// Serve jobs as they come, until none was there for so many milliseconds; `never`: until a
     /// signal comes [default: TRIHOP_AGENT_LINGER_MS, or one job is served]
     #[arg(long, value_name = "MS", value_parser = linger)]
@@ -78,64 +91,126 @@ struct Linger(Option<Duration>);
 
 const ENV_LINGER: &str = "TRIHOP_AGENT_LINGER_MS";
 
+/// Stays until a signal comes.
+const NEVER: &str = "never";
+
 fn linger(text: &str) -> Result<Linger, String> {
     match (text, text.parse()) {
-        ("never", _) => Ok(Linger(None)),
+        (NEVER, _) => Ok(Linger(None)),
         (_, Ok(number)) => Ok(Linger(Some(Duration::from_millis(number)))),
         _ => Err(format!("{text:?} is neither milliseconds nor `never`")),
     }
 }
 
-impl AskedToEnd for Signals {
+impl AgentArgs {
+    /// By which ranks find it.
+    fn name(&self) -> String {
+        let given = self.name.clone();
+        let given = given.or_else(|| std::env::var(agent::ENV_NAME).ok());
+        given
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(agent::default_name)
+    }
+
+    /// Whether it stays, as the options say, or the environment.
+    fn linger(&self) -> Result<Option<Linger>, trihop::Error> {
+        if self.linger_ms.is_some() {
+            return Ok(self.linger_ms);
+        }
+        let of_environment = std::env::var(ENV_LINGER)
+            .ok()
+            .filter(|text| !text.is_empty());
+        let of_environment = of_environment.map(|text| {
+            linger(&text).map_err(|why| trihop::Error::Environment {
+                key: ENV_LINGER.to_owned(),
+                why,
+            })
+        });
+        of_environment.transpose()
+    }
+}
+
+/// Signals that ask for its end.
+struct Asked {
+    signals: Signals,
+    were_any: Cell<bool>,
+}
+
+impl AskedToEnd for Asked {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.as_fd()
+        self.signals.as_fd()
     }
 
     fn take(&self) -> bool {
         // All that have come: two at once are one wish.
-        let asked = std::iter::from_fn(|| self.next());
-        asked.fold(false, |any, signal| any | (signal != libc::SIGUSR1))
+        let signals = std::iter::from_fn(|| self.signals.next());
+        let is_wish = signals.fold(false, |any, signal| any | (signal != libc::SIGUSR1));
+        self.were_any.set(self.were_any.get() | is_wish);
+        is_wish
     }
 }
 
-/// Serves a job, or as many as come.
+/// What has ended an agent, or several.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot start, or its job has failed.
+    #[error(transparent)]
+    Agent(#[from] trihop::Error),
+    /// Several cannot be started.
+    #[error(transparent)]
+    Launch(#[from] run::Error),
+}
+
+impl Error {
+    /// Exit status of a command that fails so.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            Self::Agent(_) => 1,
+            Self::Launch(error) => error.exit_status(),
+        }
+    }
+}
+
+/// Serves a job, or as many as come; the exit status.
 ///
 /// # Errors
-/// The library's.
-pub fn run(args: AgentArgs) -> Result<(), Error> {
-    let of_environment = || std::env::var(agent::ENV_NAME).ok();
-    let name = args.name.or_else(of_environment);
-    let name = name.filter(|name| !name.is_empty());
-    let name = name.unwrap_or_else(agent::default_name);
-    let ready = || {
-        if !args.quiet {
+/// The library's, or what keeps several agents from being started.
+pub fn run(args: AgentArgs) -> Result<i32, Error> {
+    let options = Options::from_env()?;
+    let (name, linger) = (args.name(), args.linger()?);
+    if args.nics > 1 {
+        return several::serve(&args, &name, linger, options.launcher);
+    }
+    raise_descriptors();
+    let (quiet, said) = (args.quiet, name.clone());
+    let ready = move || {
+        if !quiet {
             // Who does not listen does not wait for it.
             let mut out = std::io::stdout().lock();
-            let _ = writeln!(out, "ready {name}").and_then(|()| out.flush());
+            let _ = writeln!(out, "ready {said}").and_then(|()| out.flush());
         }
     };
-    raise_descriptors();
-    let options = Options::from_env()?;
-    let of_environment = std::env::var(ENV_LINGER)
-        .ok()
-        .filter(|text| !text.is_empty());
-    let of_environment = of_environment.map(|text| {
-        linger(&text).map_err(|why| Error::Environment {
-            key: ENV_LINGER.to_owned(),
-            why,
-        })
-    });
-    let linger = args
-        .linger_ms
-        .map_or_else(|| of_environment.transpose(), |given| Ok(Some(given)))?;
-    let Some(Linger(linger)) = linger else {
-        return agent::serve(options, &name, args.ranks, ready);
-    };
-    let signals = Signals::block().map_err(|source| Error::Environment {
+    let signals = Signals::block().map_err(|source| trihop::Error::Environment {
         key: "signals".to_owned(),
         why: source.to_string(),
     })?;
-    agent::serve_jobs(options, &name, args.ranks, linger, Some(&signals), ready)
+    let asked = Asked {
+        signals,
+        were_any: Cell::new(false),
+    };
+    match linger {
+        None => agent::serve(options, &name, args.ranks, Some(&asked), ready),
+        Some(Linger(linger)) => {
+            agent::serve_jobs(options, &name, args.ranks, linger, Some(&asked), ready)
+        }
+    }?;
+    if asked.were_any.get() {
+        // A job that was not waited for may be inside of libfabric, whose exit handlers would take
+        // from it what it uses.
+        // SAFETY: it ends the process, and runs no code of it.
+        unsafe { libc::_exit(0) };
+    }
+    Ok(0)
 }
 
 /// As many descriptors as this process may give itself: each job of an agent takes some.

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
-        Command::Agent(args) => agent::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
+        Command::Agent(args) => agent::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => {
             exchange::run(args).map_err(|e| (e.to_string(), e.exit_status()))
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use launched::agents::{
     ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, input_has_ended,
-    role, start_rank, start_rank_at, start_rank_of, threads_of_jobs,
+    role, start_rank, start_rank_at, start_rank_of, status, threads_of_jobs,
 };
 use launched::{Launched, alive, until};
 use trihop::channel::{Descriptor, Return, Timeout};
@@ -429,6 +429,11 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
             sockets.lines().any(|line| line.ends_with(&name))
         };
         !agents.names.iter().any(is_taken)
+    });
+    // As launchers do, which pass a signal on to all: it is the first one of each.
+    (0..3).for_each(|agent| agents.signal(agent, libc::SIGTERM));
+    until("all have taken it", || {
+        agents.ids().into_iter().all(|id| status(id, "ShdPnd") == 0)
     });
     agents.end_with(steady);
 }

@@ -7,7 +7,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use launched::agents::{ENV_ROLE, has_ended_well, role};
+use launched::agents::{
+    ENV_ROLE, exchange_until_told, has_ended_well, have_attached, role, signal_and_wait,
+    start_rank, threads_of_jobs, watched_processes,
+};
 use launched::{Launched, alive, until};
 use trihop::transport::bootstrap::environment_rank;
 use trihop::{Error, Job, Options};
@@ -228,6 +231,143 @@ fn a_job_of_which_one_of_several_agents_is_killed_ends_with_an_error_that_names_
         let mut all = agents.iter().chain(&ranks);
         assert!(!all.any(|&process| alive(process)), "{said}");
     }
+}
+
+/// Two agents of this node for three ranks, started by one command that is ready; and their name.
+fn start_two(what: &str, linger: &[&str]) -> (Launched, String) {
+    let name = format!("trihop-test-{what}-{}", std::process::id());
+    let mut command = Command::new(TRIHOP);
+    command.args(["agent", "--nics", "2", "--ranks", "3", "--name", &name]);
+    command.args(linger);
+    let mut agents = Launched::start(command);
+    assert_eq!(agents.wait_for_lines(1), [format!("ready {name}")]);
+    (agents, name)
+}
+
+/// The agents, without the process that watches over what they start.
+fn both_of(agents: &Launched) -> Vec<u32> {
+    let is_warden = |id: &u32| {
+        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        name.trim() == "trihop-warden"
+    };
+    let mut processes = agents.children_with("agent");
+    processes.retain(|id| !is_warden(id));
+    assert_eq!(processes.len(), 2);
+    processes
+}
+
+/// Ranks that run on, and end well once they are told.
+fn end_ranks(mut ranks: [Launched; 3]) {
+    assert!(ranks.iter_mut().all(Launched::runs));
+    ranks.iter_mut().for_each(Launched::close_stdin);
+    for rank in ranks {
+        has_ended_well(&rank.wait(), "a rank");
+    }
+}
+
+/// How two agents end that one command has started: well, and without a process left or another
+/// word than `ready`.
+fn end_well(agents: Launched, processes: &[u32]) {
+    let ended = agents.wait();
+    has_ended_well(&ended, "the agents");
+    assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+    assert!(!processes.iter().any(|&process| alive(process)));
+}
+
+#[test]
+fn one_command_starts_several_agents_of_this_node_for_a_job() {
+    let test = "one_command_starts_several_agents_of_this_node_for_a_job";
+    if role().is_some() {
+        return exchange_until_told(true).unwrap();
+    }
+    let (agents, name) = start_two("nics-one", &[]);
+    let processes = both_of(&agents);
+    let ranks = [(); 3].map(|()| start_rank(test, &name, "", "steady"));
+    have_attached(&ranks);
+    // Both have a part of the job, which a signal lets come to its end.
+    let are_watched = processes.iter().all(|&agent| watched_processes(agent) > 0);
+    assert!(are_watched);
+    signal_and_wait(&agents, libc::SIGTERM);
+    end_ranks(ranks);
+    end_well(agents, &processes);
+}
+
+#[test]
+fn agents_that_one_command_starts_stay_and_end_as_a_single_one() {
+    let test = "agents_that_one_command_starts_stay_and_end_as_a_single_one";
+    match role().as_deref() {
+        None => {}
+        Some("refused") => return eprintln!("{}", exchange_until_told(false).unwrap_err()),
+        Some("lost") => return eprintln!("ends: {}", exchange_until_told(true).unwrap_err()),
+        Some(_) => return exchange_until_told(true).unwrap(),
+    }
+    let (agents, name) = start_two("nics-stay", &["--linger-ms", "never"]);
+    let processes = both_of(&agents);
+    let job = |job: &str, role: &str| [(); 3].map(|()| start_rank(test, &name, job, role));
+    // One job after the other, and two at a time.
+    let kept = job("kept", "steady");
+    have_attached(&kept);
+    for turn in ["first", "second"] {
+        for mut rank in job(turn, "steady") {
+            rank.close_stdin();
+            has_ended_well(&rank.wait(), turn);
+        }
+    }
+    let first = processes[0];
+    until("the last of these has ended", || {
+        threads_of_jobs(first) == 1
+    });
+    let before = watched_processes(first);
+    let early = start_rank(test, &name, "early", "refused");
+    until("a rank waits for the others", || {
+        watched_processes(first) > before
+    });
+    signal_and_wait(&agents, libc::SIGTERM);
+    let refused = early.wait().stderr;
+    // By the signal, or since the other agent has it already.
+    let why = "refuses this rank: this agent ";
+    assert!(refused.contains(why), "{refused}");
+    end_ranks(kept);
+    end_well(agents, &processes);
+    // A second signal ends all of them.
+    let (agents, name) = start_two("nics-twice", &["--linger-ms", "never"]);
+    let processes = both_of(&agents);
+    let ranks = [(); 3].map(|()| start_rank(test, &name, "", "lost"));
+    have_attached(&ranks);
+    signal_and_wait(&agents, libc::SIGINT);
+    until("the agents take no more jobs", || {
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+        !sockets
+            .lines()
+            .any(|line| line.ends_with(&format!(" @{name}")))
+    });
+    agents.signal(libc::SIGINT);
+    // Whichever ends first, the other one may say so.
+    agents.wait().succeeded();
+    assert!(!processes.iter().any(|&process| alive(process)));
+    for mut rank in ranks {
+        rank.close_stdin();
+        assert!(rank.wait().stderr.contains("ends: "));
+    }
+}
+
+#[test]
+fn one_command_that_cannot_start_several_agents_says_what_to_do() {
+    let refused = |before: &[&str], ranks: &str, variable: (&str, &str), why: &str| {
+        let mut command = Command::new(TRIHOP);
+        command.args(before);
+        command.args(["agent", "--nics", "2", "--ranks", ranks]);
+        command.env(variable.0, variable.1);
+        let ended = Launched::start(command).wait();
+        assert_eq!(ended.status, 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    };
+    let none = ("TRIHOP_TEST_NOTHING", "");
+    let few = "--nics 2 needs as many ranks on this node, and --ranks is 1";
+    refused(&[], "1", none, few);
+    let remedy = "have it start 2 agents on each node, such as by `mpiexec -ppn 2`";
+    refused(&["run", "-n", "1", "--", TRIHOP], "2", none, remedy);
+    refused(&[], "2", ("PMI_FD", "7"), remedy);
 }
 
 /// Each agent of a node takes another one of its adapters.

@@ -22,11 +22,17 @@ struct Starts {
 
 impl Starts {
     fn new(what: &str, ranks: u32, linger_ms: u32) -> Self {
+        Self::of_several(1, what, ranks, linger_ms)
+    }
+
+    /// So many agents at a time.
+    fn of_several(nics: u32, what: &str, ranks: u32, linger_ms: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("trihop-test-start-{what}-{}", std::process::id());
         let this = Self { folder, name };
         let script = format!(
-            "#!/bin/sh\necho >>{}\nexec {TRIHOP} agent --ranks {ranks} --linger-ms {linger_ms} --name {}\n",
+            "#!/bin/sh\necho >>{}\nexec {TRIHOP} agent --ranks {ranks} --nics {nics} \
+             --linger-ms {linger_ms} --name {}\n",
             this.count().display(),
             this.name
         );
@@ -71,14 +77,16 @@ fn ranks_that_come_at_once_start_one_agent_which_ends_after_them() {
     if role().is_some() {
         return meet(4);
     }
-    let starts = Starts::new("once", 4, 300);
-    // The output of ranks ends with them, though their agent runs on.
-    let ranks = [(); 4].map(|()| Launched::start(starts.rank(test, "rank")));
-    for rank in ranks {
-        has_ended_well(&rank.wait(), "a rank");
+    for nics in [1, 2] {
+        let starts = Starts::of_several(nics, "once", 4, 300);
+        // The output of ranks ends with them, though their agent runs on.
+        let ranks = [(); 4].map(|()| Launched::start(starts.rank(test, "rank")));
+        for rank in ranks {
+            has_ended_well(&rank.wait(), "a rank");
+        }
+        assert_eq!(starts.counted(), 1);
+        until("the agent has ended", || processes_named(&starts.name) == 0);
     }
-    assert_eq!(starts.counted(), 1);
-    until("the agent has ended", || processes_named(&starts.name) == 0);
 }
 
 /// With a time to linger of 0 each job may meet the end of the agent of the one before.

@@ -40,6 +40,10 @@ pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
                 "agent --ranks 4 --linger-ms 60000",
                 "serves one job of four ranks after the other, until none has come for a minute",
             ),
+            (
+                "agent --ranks 4 --nics 2",
+                "starts two agents here, which share the four ranks of a job",
+            ),
         ],
     ),
     (

@@ -197,6 +197,7 @@ impl Job {
     /// What users call a process.
     fn name_of(&self, process: usize) -> String {
         match process.checked_sub(self.ranks) {
+            None if self.spec.are_agents => format!("agent {process}"),
             None => match self.spec.minis {
                 1 => format!("rank {process}"),
                 minis => {
@@ -508,7 +509,7 @@ impl Job {
                 continue;
             };
             let ends = signal == Signal::INT || signal == Signal::TERM;
-            if ends && self.signalled {
+            if ends && self.signalled && !self.spec.are_agents {
                 self.outputs.stderr.say(&format!(
                     "trihop run: second {}: killing all ranks",
                     signal_name(number)
@@ -558,7 +559,12 @@ impl Job {
             return;
         }
         if let Some(text) = text {
-            self.outputs.stderr.say(&format!("trihop run: {text}"));
+            let command = match self.spec.are_agents {
+                true => "agent",
+                false => "run",
+            };
+            let text = format!("trihop {command}: {text}");
+            self.outputs.stderr.say(&text);
         }
         self.failure = Some(status);
         self.kill_at = Some(Instant::now() + self.spec.grace);

@@ -4,12 +4,14 @@ mod job;
 mod netns;
 mod output;
 mod process;
+mod profile;
 mod progress;
 pub(crate) mod signals;
 mod warden;
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::number::whole;
@@ -17,6 +19,7 @@ use clap::CommandFactory;
 use trihop::minirank;
 
 pub use job::launch;
+use profile::Tool;
 
 /// What can be said after the options of `trihop run`.
 const AFTER_HELP: &str = "\
@@ -92,6 +95,15 @@ pub struct RunArgs {
     /// `{agent}` the agent's there, from 0
     #[arg(long, value_name = "CMD", value_parser = words_of_command)]
     agent_under: Option<Words>,
+    /// --seat agent: run each agent under valgrind, which writes to `agent-NODE.AGENT.valgrind.log`
+    /// in this folder
+    #[arg(long, conflicts_with_all = ["agent_under", "agent_flamegraph"])]
+    agent_valgrind: bool,
+    /// --seat agent: run each agent under `perf record`, and write its stacks to
+    /// `agent-NODE.AGENT.folded` in this folder once the job has ended; tools for flame graphs
+    /// make a picture of that
+    #[arg(long, value_name = "FOLDER", conflicts_with = "agent_under")]
+    agent_flamegraph: Option<PathBuf>,
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..))]
     timeout: Option<u64>,
@@ -151,19 +163,33 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
     spec.agents = agents(args.seat == Seat::Agent, args.nics)?;
-    if let Some(Words(words)) = args.agent_under {
-        if spec.agents == 0 {
-            let why = "--agent-under is for agents, which --seat agent starts";
-            return Err(Error::Usage(why.to_owned()));
-        }
-        spec.agent_under = words;
+    let tool = match (args.agent_valgrind, args.agent_flamegraph) {
+        (true, _) => Some(Tool::Valgrind),
+        (false, folder) => folder.map(Tool::Perf),
+    };
+    if spec.agents == 0 && (tool.is_some() || args.agent_under.is_some()) {
+        let why = "--agent-under, --agent-valgrind and --agent-flamegraph are for agents, which \
+                   --seat agent starts";
+        return Err(Error::Usage(why.to_owned()));
     }
+    spec.agent_under = match (&tool, args.agent_under) {
+        (Some(tool), _) => tool.words()?,
+        (None, under) => under.map_or_else(Vec::new, |Words(words)| words),
+    };
+    let (nodes, agents) = (spec.node_sizes.len(), spec.agents);
     spec.minis = args.minis_per_rank.unwrap_or(1);
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env
         .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));
     match launch(spec) {
-        Ok(outcome) => Ok(outcome.status),
+        Ok(outcome) => {
+            // What has ended a job is said before what is missing of it.
+            let finished = tool.map_or(Ok(()), |tool| tool.finish(nodes, agents));
+            match (outcome.status, finished) {
+                (0, Err(error)) => Err(error),
+                (status, _) => Ok(status),
+            }
+        }
         Err(error @ Error::Command { .. }) => {
             crate::output::say("trihop run", &error);
             Ok(error.exit_status())
@@ -266,6 +292,9 @@ pub struct LaunchSpec {
     pub agent_under: Vec<String>,
     /// Ranks that each process hosts. Default 1.
     pub minis: u32,
+    /// The ranks are the agents of one node, which this is: they are called so, no node is
+    /// simulated, and each takes all signals itself. Default no.
+    pub are_agents: bool,
     /// A rank that exits with a status other than 0 has said why: nothing is added. Default no.
     pub says_why: bool,
 }
@@ -282,8 +311,9 @@ impl LaunchSpec {
             grace: Duration::from_secs(5),
             netns: false,
             agents: 0,
-            minis: 1,
             agent_under: Vec::new(),
+            minis: 1,
+            are_agents: false,
             says_why: false,
         }
     }

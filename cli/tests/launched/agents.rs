@@ -25,6 +25,9 @@ pub fn start_agent(what: &str, ranks: u32, linger: &str) -> (Launched, String) {
     (start_agent_named(&name, ranks, linger), name)
 }
 
+/// The linger of an agent that has none, and serves one job.
+pub const ONE_JOB: &str = "one job";
+
 /// As [`start_agent`], of a process that may have so many descriptors.
 pub fn start_agent_with(what: &str, ranks: u32, limit: u32) -> (Launched, String) {
     let name = format!("trihop-test-{what}-{}", std::process::id());
@@ -46,6 +49,7 @@ pub fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
     let mut agent = Command::new(TRIHOP);
     agent.args(["agent", "--name", name, "--ranks", &ranks.to_string()]);
     match linger {
+        ONE_JOB => &mut agent,
         "by variable" => agent.env("TRIHOP_AGENT_LINGER_MS", "100"),
         linger => agent.args(["--linger-ms", linger]),
     };
@@ -111,6 +115,14 @@ pub fn watched_processes(agent: u32) -> usize {
     let targets = links.map(target);
     let pidfds = targets.filter(|target| target.to_string_lossy().contains("pidfd"));
     pidfds.count()
+}
+
+/// Signals a process that takes signals by a descriptor, and waits until it has taken this one.
+pub fn signal_and_wait(process: &Launched, signal: i32) {
+    process.signal(signal);
+    until("the signal is taken", || {
+        status(process.id(), "ShdPnd") == 0
+    });
 }
 
 /// A line of `/proc/PID/status` that has a number.

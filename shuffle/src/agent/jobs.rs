@@ -23,7 +23,10 @@ use crate::seat::{Inline, Park, relay};
 pub const MOST_WAITING: usize = 64;
 
 /// How long it sleeps where nothing has to be looked at.
-const LONG: Duration = Duration::from_secs(3600);
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+
+/// What ranks hear that wait for others of their job when an agent is asked to end.
+pub(super) const ASKED: &str = "this agent was asked to end";
 
 /// How long it sleeps at least before it asks others whether they have jobs, after the first time
 /// and after many.
@@ -254,6 +257,7 @@ impl Agent {
         asked: Option<&dyn AskedToEnd>,
     ) -> Result<()> {
         let (mut doors, mut rest) = (Some(doors), None);
+        let mut was_asked = false;
         // Once a job has ended, and no other one runs.
         let (mut ends_at, mut again) = (None, LOOK_AGAIN[0]);
         loop {
@@ -262,9 +266,13 @@ impl Agent {
                 again = LOOK_AGAIN[0];
             }
             if asked.is_some_and(AskedToEnd::take) {
-                match doors.take() {
-                    Some(doors) => rest = self.close(doors, "this agent was asked to end"),
-                    None => return Ok(()),
+                if was_asked {
+                    return Ok(());
+                }
+                was_asked = true;
+                // It may have none any more, because another agent was asked before.
+                if let Some(doors) = doors.take() {
+                    rest = self.close(doors, ASKED);
                 }
             }
             let is_alone = self.jobs.running.is_empty();

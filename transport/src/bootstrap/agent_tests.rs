@@ -65,6 +65,76 @@ fn ranks_are_told_who_they_are_once_all_have_come() {
     assert_eq!(seen[1], 2);
 }
 
+/// One number differs from ours in each.
+fn made_up() -> [Versions; 5] {
+    let with = |change: &dyn Fn(&mut Versions)| {
+        let mut versions = Versions::ours();
+        change(&mut versions);
+        versions
+    };
+    let release = |at: usize, number: &str| {
+        let ours = Versions::ours().release;
+        let mut numbers: Vec<_> = ours.split('.').collect();
+        numbers[at] = number;
+        let release = numbers.join(".");
+        with(&|versions: &mut Versions| versions.release = release.clone())
+    };
+    [
+        with(&|versions: &mut Versions| versions.wire += 1),
+        with(&|versions: &mut Versions| versions.feature += 41),
+        with(&|versions: &mut Versions| versions.feature -= 1),
+        release(0, "77"),
+        release(1, "77"),
+    ]
+}
+
+#[test]
+fn major_minor_and_feature_numbers_are_compared_and_patches_are_not() {
+    let ours = Versions::ours();
+    let patched = Versions {
+        release: format!("{}-patched", ours.release),
+        ..ours.clone()
+    };
+    assert!(ours.agree_with(&ours) && ours.agree_with(&patched));
+    for theirs in made_up() {
+        assert!(!ours.agree_with(&theirs), "{theirs}");
+        let bytes = [&theirs.encode()[..], b"rest"].concat();
+        assert_eq!(Versions::decode(&bytes), Some((theirs, &b"rest"[..])));
+        assert!(behind_versions(&bytes).is_err_and(|why| !why.is_empty()));
+    }
+    // As it was before there were feature numbers, and what nobody says.
+    let before = [&MAGIC[..], &[VERSION, 5], b"0.1.0rest"].concat();
+    let (before, rest) = Versions::decode(&before).unwrap();
+    assert_eq!((before.feature, rest), (0, &b"rest"[..]));
+    assert!(before.to_string().contains("feature number 0"));
+    for none in [&b"0.1.0+"[..], b"0.1.0+x", b"0.1.0+1+1"] {
+        let bytes = [&MAGIC[..], &[VERSION, none.len() as u8], none].concat();
+        assert_eq!(behind_versions(&bytes), Err(String::new()));
+    }
+}
+
+/// The other side of the same refusal.
+#[test]
+fn a_rank_whose_agent_is_of_another_version_names_both() {
+    for (number, theirs) in (0..).zip(made_up()) {
+        let name = name(&format!("other-{number}"));
+        let agent = DescriptorListener::listen(&name, 8).unwrap();
+        let rank = {
+            let name = name.clone();
+            thread::spawn(move || Attached::introduce(&name, ("", 0), ANY, None, soon()))
+        };
+        let (hello, ..) = agent.accept(soon()).unwrap();
+        let (_, nonce) = hello.split_last_chunk::<8>().unwrap();
+        let answer = [&theirs.encode()[..], &[REFUSED], b"as it says"].concat();
+        let rank_socket = socket_name(u64::from_le_bytes(*nonce));
+        DescriptorListener::send_until(&rank_socket, &answer, &[], soon()).unwrap();
+        let refused = rank.join().unwrap().unwrap_err().to_string();
+        let both = format!("trihop {theirs} here and {} there", Versions::ours());
+        assert!(refused.contains(&both), "{refused}");
+        assert!(refused.contains(&format!("the agent @{name}")), "{refused}");
+    }
+}
+
 #[test]
 fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     let name = name("refusals");
@@ -79,21 +149,18 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     });
     let nonce: u64 = 0x1234_5678_0000_0000 + u64::from(std::process::id());
     let listener = DescriptorListener::listen(&socket_name(nonce), 8).unwrap();
-    let mut hello = prefix();
-    hello[4] += 1;
-    hello.extend_from_slice(&ANY.to_le_bytes());
-    hello.extend_from_slice(&nonce.to_le_bytes());
-    for strange in [&b"?"[..], &[0; 64], &hello] {
+    for strange in [&b"?"[..], &[0; 64]] {
         DescriptorListener::send_until(&name, strange, &[], soon()).unwrap();
     }
-    let (bytes, ..) = listener.accept(soon()).unwrap();
-    let said = String::from_utf8_lossy(&bytes).into_owned();
-    let (ours, theirs) = (VERSION, VERSION + 1);
-    assert!(
-        said.contains(&format!("(wire version {theirs}) here"))
-            && said.contains(&format!("(wire version {ours}) there")),
-        "{said}"
-    );
+    for theirs in made_up() {
+        let [place, nodes] = [ANY, 0].map(u32::to_le_bytes);
+        let hello = [&theirs.encode()[..], &place, &nodes, &nonce.to_le_bytes()].concat();
+        DescriptorListener::send_until(&name, &hello, &[], soon()).unwrap();
+        let (bytes, ..) = listener.accept(soon()).unwrap();
+        let said = String::from_utf8_lossy(&bytes).into_owned();
+        let both = format!("trihop {theirs} here and {} there", Versions::ours());
+        assert!(said.contains(&both), "{said}");
+    }
     let refused = Attached::introduce(&name, ("", 0), 2, None, soon()).unwrap_err();
     assert!(refused.to_string().contains("none is 2"), "{refused}");
     let refused = Attached::introduce(&name, ("", 3), 0, None, soon()).unwrap_err();

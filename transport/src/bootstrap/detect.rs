@@ -18,11 +18,25 @@ pub fn detect(forced: Option<Launcher>) -> Result<Launcher> {
     detect_among(forced, true)
 }
 
+/// As [`detect`], for an agent: no other one is its launcher.
+///
+/// # Errors
+/// As [`detect`], and where an agent is asked for.
+pub fn detect_beside_agents(forced: Option<Launcher>) -> Result<Launcher> {
+    match detect_among(forced, false)? {
+        Launcher::Agent => Err(Error::config(
+            "TRIHOP_LAUNCHER",
+            "an agent cannot have another one as its launcher; unset TRIHOP_LAUNCHER",
+        )),
+        launcher => Ok(launcher),
+    }
+}
+
 /// The name of an agent: this variable alone, of those that begin so.
 const AGENT: &str = "TRIHOP_AGENT=";
 
-/// As [`detect`], with agents passed over: for these themselves.
-pub(super) fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
+/// As [`detect`], with agents passed over or not.
+fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
     // With the sign behind a name, so that it can be asked for as a whole; what is empty is not set.
     let set = env::vars_os().filter(|(_, value)| !value.is_empty());
     let names: Vec<String> = set

@@ -33,7 +33,7 @@ pub use agent::{
     default_name as default_agent_name, ranks_of_nodes,
 };
 pub use custom::{Allgather, Custom};
-pub use detect::{detect, environment_rank};
+pub use detect::{detect, detect_beside_agents, environment_rank};
 pub use local::Local;
 pub use master::Master;
 pub use meeting::{Follower, JobOfAgents, Joiner, Meeting, Rest};
@@ -211,13 +211,7 @@ pub fn start_beside_agents(
     forced: Option<Launcher>,
     deadline: Duration,
 ) -> Result<Box<dyn Bootstrap>> {
-    match detect::detect_among(forced, false)? {
-        Launcher::Agent => Err(Error::config(
-            "TRIHOP_LAUNCHER",
-            "an agent cannot have another one as its launcher; unset TRIHOP_LAUNCHER",
-        )),
-        launcher => start_by(launcher, forced, deadline),
-    }
+    start_by(detect_beside_agents(forced)?, forced, deadline)
 }
 
 fn start_by(

@@ -19,6 +19,15 @@ pub use run::{
 /// Version of the wire format; both ends of a link must have the same.
 pub const VERSION: u8 = 10;
 
+/// Feature number of what ranks and their agent share beside the wire format: what they say to each
+/// other before a job and in it, the inboxes, doorbells and boards that they hand each other, and
+/// the options that they agree on.
+///
+/// Both must have the same, and the same major and minor version; their patch releases may differ.
+/// So raise it by one with each change after which an older rank or agent of the same minor version
+/// would misunderstand a newer one. It never goes back.
+pub const FEATURE: u32 = 1;
+
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {
     (bytes + 7) & !7

@@ -105,6 +105,7 @@ impl Job {
                 let addresses = networks.addresses(node).map(|address| address.to_string());
                 set(ENV_INTERFACE, addresses.collect::<Vec<_>>().join(","));
             }
+            None if self.spec.are_agents => {}
             None => set(ENV_LOOPBACK, "1".into()),
         }
         // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are
