@@ -38,7 +38,8 @@ together, and each job has ranks on all nodes, or on as many as its ranks say.
 
 SIGNALS
   SIGTERM, SIGINT and SIGHUP end it: ranks that wait for others of their job hear why, and the
-  jobs that have begun come to their end first. A second one ends it at once.
+  jobs that have begun come to their end first. A second one ends it at once; with --nics, those
+  that have not ended 5 seconds later are killed.
 
 EXIT STATUS
   0  its job, or all of them, has ended, or a signal has ended it

@@ -342,13 +342,32 @@ fn agents_that_one_command_starts_stay_and_end_as_a_single_one() {
             .any(|line| line.ends_with(&format!(" @{name}")))
     });
     agents.signal(libc::SIGINT);
-    // Whichever ends first, the other one may say so.
-    agents.wait().succeeded();
+    // Whichever ends first, the other one may say so; one that had not taken the first signal yet
+    // is killed a while later.
+    let ended = agents.wait();
+    let statuses = [0, 128 + libc::SIGKILL];
+    assert!(statuses.contains(&ended.status), "{}", ended.stderr);
     assert!(!processes.iter().any(|&process| alive(process)));
     for mut rank in ranks {
         rank.close_stdin();
         assert!(rank.wait().stderr.contains("ends: "));
     }
+}
+
+#[test]
+fn an_agent_that_takes_no_signal_is_killed_after_the_second_one() {
+    let (agents, _) = start_two("nics-stopped", &["--linger-ms", "never"]);
+    let processes = both_of(&agents);
+    // SAFETY: a system call on integers; its launcher has not reaped it.
+    let stopped = unsafe { libc::kill(processes[1] as i32, libc::SIGSTOP) };
+    assert_eq!(stopped, 0);
+    signal_and_wait(&agents, libc::SIGHUP);
+    agents.signal(libc::SIGTERM);
+    let ended = agents.wait();
+    assert_eq!(ended.status, 128 + libc::SIGKILL, "{}", ended.stderr);
+    let why = "trihop agent: agent 1 was ended by SIGKILL";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    assert!(!processes.iter().any(|&process| alive(process)));
 }
 
 #[test]

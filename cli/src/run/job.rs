@@ -508,14 +508,21 @@ impl Job {
             let Some(signal) = Signal::from_named_raw(number) else {
                 continue;
             };
-            let ends = signal == Signal::INT || signal == Signal::TERM;
-            if ends && self.signalled && !self.spec.are_agents {
+            let are_agents = self.spec.are_agents;
+            let ends = [Signal::INT, Signal::TERM].contains(&signal)
+                || are_agents && signal == Signal::HUP;
+            let is_second = ends && self.signalled;
+            if is_second && !are_agents {
                 self.outputs.stderr.say(&format!(
                     "trihop run: second {}: killing all ranks",
                     signal_name(number)
                 ));
                 self.kill();
             } else {
+                if is_second {
+                    // An agent that has not taken the first one yet takes both for one.
+                    self.kill_at.get_or_insert(Instant::now() + self.spec.grace);
+                }
                 // Agents go on for as long as ranks need them.
                 let ranks = self.processes[..self.ranks].iter();
                 ranks.for_each(|p| p.signal(signal));
