@@ -21,6 +21,7 @@ use trihop::{
 
 /// The rank that is stopped; the others form a ring.
 const STOPPED: u32 = 1;
+const OTHERS: [usize; 3] = [0, 2, 3];
 
 /// Bytes of the numbered records.
 const RECORD: usize = 1024;
@@ -242,6 +243,30 @@ fn greet() -> Result<()> {
     job.shutdown()
 }
 
+/// Waits for a condition that must come true, while all of these run.
+fn come_to(what: &str, ranks: &mut [Launched], condition: impl Fn(&[Launched]) -> bool) {
+    until(what, || {
+        for rank in &mut *ranks {
+            assert!(rank.runs(), "{what}: {}", rank.said());
+        }
+        condition(ranks)
+    });
+}
+
+/// Waits until the other ranks have exchanged more by channels and by records.
+fn others_go_on(ranks: &mut [Launched]) {
+    let progress = |ranks: &[Launched]| {
+        let of = |rank: usize| ["turn ", "records "].map(|word| number(&ranks[rank], word));
+        OTHERS.map(of)
+    };
+    let before = progress(ranks);
+    come_to("the other ranks exchange", ranks, |ranks| {
+        let now = progress(ranks);
+        let mut pairs = now.as_flattened().iter().zip(before.as_flattened());
+        pairs.all(|(now, before)| *now >= before + 100)
+    });
+}
+
 /// Ranks 0 and 1 are of one node, and 2 and 3 of another one.
 #[test]
 fn a_rank_of_an_agent_that_is_stopped_comes_back_unharmed_and_the_others_go_on() {
@@ -266,47 +291,29 @@ fn a_rank_of_an_agent_that_is_stopped_comes_back_unharmed_and_the_others_go_on()
     for seat in ["inline", "threaded"] {
         let mut ranks = agents.ranks(test, "stopped", seat);
         have_attached(&ranks);
-        until("all send and receive", || {
+        come_to("all send and receive", &mut ranks, |ranks| {
             ranks.iter().all(|rank| number(rank, "turn ") > 0)
         });
         let (victim, process) = (STOPPED as usize, ranks[STOPPED as usize].id());
         ranks[victim].signal(libc::SIGSTOP);
         until("it stands still", || has_state(process, 'T'));
         let at = number(&ranks[victim], "turn ");
-        let others = [0, 2, 3];
-        let progress = |ranks: &[Launched]| {
-            others.map(|rank| ["turn ", "records "].map(|word| number(&ranks[rank], word)))
-        };
-        let go_on = |ranks: &[Launched]| {
-            let before = progress(ranks);
-            until("the other ranks exchange by channels and records", || {
-                let (now, before) = (progress(ranks), before.as_flattened());
-                now.as_flattened()
-                    .iter()
-                    .zip(before)
-                    .all(|(now, before)| *now >= before + 100)
-            });
-        };
-        go_on(&ranks);
-        until("nothing more finds room that is for it", || {
-            others
-                .iter()
-                .all(|&rank| ranks[rank].has_said("it is full"))
+        others_go_on(&mut ranks);
+        come_to("nothing more finds room", &mut ranks, |ranks| {
+            let is_full = |rank: &usize| ranks[*rank].has_said("it is full");
+            OTHERS.iter().all(is_full)
         });
         // Several times as long as anybody may be out of reach.
         thread::sleep(Duration::from_millis(1500));
-        go_on(&ranks);
-        end_well(
-            agents.ranks(test, "guest", "guest"),
-            "another job of the agents",
-        );
-        assert!(
-            has_state(process, 'T') && ranks.iter_mut().all(Launched::runs),
-            "{seat}"
-        );
+        others_go_on(&mut ranks);
+        let guests = agents.ranks(test, "guest", "guest");
+        end_well(guests, "another job of the agents");
+        assert!(has_state(process, 'T'), "{seat}");
         ranks[victim].signal(libc::SIGCONT);
-        until("it goes on", || number(&ranks[victim], "turn ") > at + 100);
-        go_on(&ranks);
+        come_to("it goes on", &mut ranks, |ranks| {
+            number(&ranks[victim], "turn ") > at + 100
+        });
+        others_go_on(&mut ranks);
         ranks.iter_mut().for_each(Launched::close_stdin);
         end_well(ranks, seat);
     }
