@@ -214,16 +214,14 @@ impl Held {
 /// Checks how those have ended of whose job a rank was killed. Where it was killed before its job
 /// had all ranks, another one may have taken its place.
 fn check_survivors(ranks: &[Launched], victim: u32, (last, replaced): (&str, bool), what: &str) {
-    let gone = format!("rank {victim} is gone");
+    let gone = format!("told of a rank: rank {victim} is gone");
     for rank in ranks {
         let said = rank.said();
         let may_be = match end(&said) {
             "well" => replaced || matches!(last, "leaves" | "ends"),
-            // Who has not joined yet hears it from the agent.
-            end => {
-                let by_call = end.starts_with("told of a rank") || !rank.has_said("@opens");
-                by_call && end.contains(&gone)
-            }
+            // Before a job has begun, who hears of it and ends is gone for others.
+            end if !rank.has_said("@opens") => end.contains(" is gone"),
+            end => end.starts_with(&gone),
         };
         assert!(may_be, "{what}, which had come to `{last}`: {said}");
     }
