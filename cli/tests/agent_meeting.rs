@@ -6,122 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use launched::agents::{
-    ENV_ROLE, descriptors, exchange_until_told, has_ended_well, have_attached, input_has_ended,
-    role, start_rank, start_rank_at, start_rank_of, status, threads_of_jobs,
+    Agents, ENV_ROLE, descriptors, end_well, exchange_until_told, has_ended_well, have_attached,
+    input_has_ended, role, start_rank, start_rank_of, status, threads_of_jobs,
 };
 use launched::{Launched, alive, until};
 use trihop::channel::{Descriptor, Return, Timeout};
 use trihop::{ChannelLimits, Error, Job, Options, Rank, Seat, State, over, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
-
-/// Agents that stay on several simulated nodes, and their launcher.
-struct Agents {
-    launcher: Launched,
-    /// By node.
-    names: Vec<String>,
-    per_node: usize,
-}
-
-impl Agents {
-    /// On two nodes, with two ranks and with one, in an environment with these words.
-    fn start(what: &str, linger: &str, environment: &str) -> Self {
-        Self::start_on(what, &[2, 1], linger, environment)
-    }
-
-    /// On nodes with so many ranks, one on each.
-    fn start_on(what: &str, ranks: &[u32], linger: &str, environment: &str) -> Self {
-        Self::start_many(what, (ranks, 1), linger, environment)
-    }
-
-    /// On nodes with so many ranks, so many on each.
-    fn start_many(
-        what: &str,
-        (ranks, per_node): (&[u32], usize),
-        linger: &str,
-        environment: &str,
-    ) -> Self {
-        let name = format!("trihop-test-{what}-{}-", std::process::id());
-        let nodes = ranks.len();
-        let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-        let agent = format!(
-            "set {}; node=$((TRIHOP_RANK / {per_node})); shift $node; \
-             exec env {environment} {TRIHOP} agent --ranks $1 --linger-ms {linger} \
-             --name {name}$node",
-            ranks.join(" ")
-        );
-        let (nodes_text, agents) = (nodes.to_string(), (nodes * per_node).to_string());
-        let run = [
-            "-n",
-            &agents,
-            "--nodes",
-            &nodes_text,
-            "--no-prefix",
-            "--",
-            "sh",
-            "-c",
-            &agent,
-        ];
-        let mut launcher = Launched::trihop(run.map(str::to_owned));
-        let names: Vec<String> = (0..nodes).map(|node| format!("{name}{node}")).collect();
-        let mut ready = launcher.wait_for_lines(nodes);
-        ready.sort();
-        let said = names.iter().map(|name| format!("ready {name}"));
-        assert_eq!(ready, said.collect::<Vec<_>>());
-        Self {
-            launcher,
-            names,
-            per_node,
-        }
-    }
-
-    /// The process of an agent; they count node by node.
-    fn id(&self, agent: usize) -> u32 {
-        let number = format!("TRIHOP_RANK={agent}");
-        let has_number = |id: &u32| {
-            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-            let mut lines = environment.split(|byte| *byte == 0);
-            lines.any(|line| line == number.as_bytes())
-        };
-        let agents = self.launcher.children_with("agent");
-        agents.into_iter().find(has_number).expect("it runs")
-    }
-
-    fn ids(&self) -> Vec<u32> {
-        let agents = 0..self.names.len() * self.per_node;
-        agents.map(|agent| self.id(agent)).collect()
-    }
-
-    fn signal(&self, agent: usize, signal: i32) {
-        // SAFETY: a system call on integers; its launcher has not reaped it.
-        assert_eq!(unsafe { libc::kill(self.id(agent) as i32, signal) }, 0);
-    }
-
-    /// All ranks of a job.
-    fn ranks(&self, test: &str, job: &str, role: &str) -> Vec<Launched> {
-        let places = [(0, 0), (0, 1), (1, 0)].into_iter();
-        places
-            .map(|(node, place)| start_rank_at(place, test, &self.names[node], job, role))
-            .collect()
-    }
-
-    /// Has the job that stays end, and they with it, who were asked to before.
-    fn end_with(self, mut steady: Vec<Launched>) {
-        steady.iter_mut().for_each(Launched::close_stdin);
-        end_well(steady, "the job that stays");
-        self.launcher.wait().succeeded();
-    }
-
-    fn threads_of_jobs(&self) -> usize {
-        self.ids().into_iter().map(threads_of_jobs).sum()
-    }
-}
-
-fn end_well(ranks: impl IntoIterator<Item = Launched>, what: &str) {
-    for rank in ranks {
-        has_ended_well(&rank.wait(), what);
-    }
-}
 
 /// Joins a job, has each rank hear from each, and leaves it.
 fn greet() -> trihop::Result<()> {
@@ -395,13 +287,7 @@ fn several_agents_of_a_node_stay_and_share_each_job() {
         Some(job) => return greet_at(job).unwrap(),
     }
     let agents = Agents::start_many("meeting-nics", (&[3, 2], 2), "never", "");
-    let all = |job: &str, role: &str| -> Vec<_> {
-        let places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)].into_iter();
-        let start = |(node, place): (usize, u32)| {
-            start_rank_at(place, test, &agents.names[node], job, role)
-        };
-        places.map(start).collect()
-    };
+    let all = |job: &str, role: &str| agents.ranks(test, job, role);
     let steady = all("steady", "steady");
     have_attached(&steady);
     let come_and_go = |turns: u32| {

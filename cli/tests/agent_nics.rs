@@ -5,6 +5,7 @@ mod launched;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use launched::agents::{
@@ -12,8 +13,9 @@ use launched::agents::{
     start_rank, threads_of_jobs, watched_processes,
 };
 use launched::{Launched, alive, until};
+use trihop::channel::{Descriptor, Return, Timeout};
 use trihop::transport::bootstrap::environment_rank;
-use trihop::{Error, Job, Options};
+use trihop::{ChannelLimits, Error, Job, Options, Rank};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -470,4 +472,93 @@ fn long_messages_of_a_channel_use_the_adapters_of_all_agents() {
             "{rank} {name} {came} {went}"
         );
     }
+}
+
+/// The file by which the first rank hears that it is to send.
+const ENV_GO: &str = "TRIHOP_TEST_GO";
+
+/// A message of 64 parts.
+fn long_message() -> Vec<u8> {
+    let block: Vec<u8> = (0..65_537_u32)
+        .map(|at| (at * 31 + at / 256) as u8)
+        .collect();
+    let mut message = block.repeat(256);
+    message.truncate(16 << 20);
+    message
+}
+
+/// Rank 0 sends the last one a long message once it is told to. Each rank says what its agent has
+/// sent of that.
+fn send_a_long_message() -> trihop::Result<()> {
+    let number = environment_rank().expect("it was started by a launcher");
+    let job = Job::start(Options::from_env()?)?;
+    let (me, last) = (job.rank().0, job.size() - 1);
+    let channels = job.channels("long").open()?;
+    let limits = ChannelLimits {
+        bytes: 64 << 20,
+        ..ChannelLimits::default()
+    };
+    let mine = channels.create(limits)?;
+    let named = job.broadcast(Rank(last), &mine.descriptor().to_bytes())?;
+    let theirs = channels.attach(&Descriptor::from_bytes(&named)?)?;
+    job.barrier()?;
+    eprintln!("rank {number} is ready");
+    if me == 0 {
+        let go = PathBuf::from(std::env::var_os(ENV_GO).unwrap());
+        until("it is to send", || go.exists());
+        theirs.send(7, &long_message(), Return::WhenBuffered, Timeout::Never)?;
+        eprintln!("all parts are with agents");
+    }
+    if me == last {
+        let message = mine.get(Timeout::Never)?;
+        assert!(message.kind == 7 && message.bytes[..] == long_message());
+    }
+    job.barrier()?;
+    eprintln!(
+        "agent of rank {number} sent {} bytes",
+        channels.relays_wire_bytes()?
+    );
+    drop((mine, theirs));
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+/// Ranks 0 and 1 are of one node, and each of another agent. What that of rank 1 takes before its
+/// queue is full is a part or two, of 64; the other one has all the rest before it goes on.
+#[test]
+fn an_agent_that_stands_still_leaves_nearly_all_parts_of_a_long_message_to_the_other_one() {
+    let test =
+        "an_agent_that_stands_still_leaves_nearly_all_parts_of_a_long_message_to_the_other_one";
+    if role().is_some() {
+        return send_a_long_message().unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let exe = std::env::current_exe().unwrap();
+    let shape = "--seat agent --nics 2 -n 4 --nodes 2 --no-prefix";
+    let command = format!("{shape} -- {} {test} --exact --nocapture", exe.display());
+    let mut command = Launched::command(words(&command));
+    command.env(ENV_ROLE, "rank").env(ENV_GO, &go);
+    let job = Launched::start(command);
+    until("all ranks are ready", || {
+        (0..4).all(|rank| job.has_said(&format!("rank {rank} is ready")))
+    });
+    let slow = job.children_with("agent")[1] as i32;
+    // SAFETY: a system call on integers; the launcher has not reaped it.
+    assert_eq!(unsafe { libc::kill(slow, libc::SIGSTOP) }, 0);
+    fs::write(&go, "").unwrap();
+    until("the other agent has had the rest", || {
+        job.has_said("all parts are with agents")
+    });
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::kill(slow, libc::SIGCONT) }, 0);
+    let said = job.wait().succeeded().stderr;
+    let sent = |rank: u32| -> u64 {
+        let behind = format!("agent of rank {rank} sent ");
+        let rest = said.split_once(&behind).expect("each rank says so").1;
+        rest.split_once(' ').unwrap().0.parse().unwrap()
+    };
+    let (other, slow) = (sent(0), sent(1));
+    assert!(other + slow > 16 << 20, "{other} and {slow}");
+    assert!(other > 9 * slow && slow > 0, "{other} and {slow}");
 }

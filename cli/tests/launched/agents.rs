@@ -125,6 +125,12 @@ pub fn signal_and_wait(process: &Launched, signal: i32) {
     });
 }
 
+/// Mappings of shared memory that a process has, its own and those of others.
+pub fn shared_mappings(process: u32) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:")).count()
+}
+
 /// A line of `/proc/PID/status` that has a number.
 pub fn status(process: u32, key: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -158,6 +164,118 @@ pub fn threads_of_jobs(agent: u32) -> usize {
     names
         .filter(|name| name.trim() == "trihop-agent-jo")
         .count()
+}
+
+/// Agents that stay on several simulated nodes, and their launcher.
+pub struct Agents {
+    pub launcher: Launched,
+    /// By node.
+    pub names: Vec<String>,
+    /// Of each node.
+    ranks: Vec<u32>,
+    per_node: usize,
+}
+
+impl Agents {
+    /// On two nodes, with two ranks and with one, in an environment with these words.
+    pub fn start(what: &str, linger: &str, environment: &str) -> Self {
+        Self::start_on(what, &[2, 1], linger, environment)
+    }
+
+    /// On nodes with so many ranks, one on each.
+    pub fn start_on(what: &str, ranks: &[u32], linger: &str, environment: &str) -> Self {
+        Self::start_many(what, (ranks, 1), linger, environment)
+    }
+
+    /// On nodes with so many ranks, so many on each.
+    pub fn start_many(
+        what: &str,
+        (ranks, per_node): (&[u32], usize),
+        linger: &str,
+        environment: &str,
+    ) -> Self {
+        let name = format!("trihop-test-{what}-{}-", std::process::id());
+        let nodes = ranks.len();
+        let words: Vec<String> = ranks.iter().map(u32::to_string).collect();
+        let agent = format!(
+            "set {}; node=$((TRIHOP_RANK / {per_node})); shift $node; \
+             exec env {environment} {TRIHOP} agent --ranks $1 --linger-ms {linger} \
+             --name {name}$node",
+            words.join(" ")
+        );
+        let (nodes_text, agents) = (nodes.to_string(), (nodes * per_node).to_string());
+        let run = [
+            "-n",
+            &agents,
+            "--nodes",
+            &nodes_text,
+            "--no-prefix",
+            "--",
+            "sh",
+            "-c",
+            &agent,
+        ];
+        let mut launcher = Launched::trihop(run.map(str::to_owned));
+        let names: Vec<String> = (0..nodes).map(|node| format!("{name}{node}")).collect();
+        let mut ready = launcher.wait_for_lines(nodes);
+        ready.sort();
+        let said = names.iter().map(|name| format!("ready {name}"));
+        assert_eq!(ready, said.collect::<Vec<_>>());
+        Self {
+            launcher,
+            names,
+            ranks: ranks.to_vec(),
+            per_node,
+        }
+    }
+
+    /// The process of an agent; they count node by node.
+    pub fn id(&self, agent: usize) -> u32 {
+        let number = format!("TRIHOP_RANK={agent}");
+        let has_number = |id: &u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let mut lines = environment.split(|byte| *byte == 0);
+            lines.any(|line| line == number.as_bytes())
+        };
+        let agents = self.launcher.children_with("agent");
+        agents.into_iter().find(has_number).expect("it runs")
+    }
+
+    pub fn ids(&self) -> Vec<u32> {
+        let agents = 0..self.names.len() * self.per_node;
+        agents.map(|agent| self.id(agent)).collect()
+    }
+
+    pub fn signal(&self, agent: usize, signal: i32) {
+        // SAFETY: a system call on integers; its launcher has not reaped it.
+        assert_eq!(unsafe { libc::kill(self.id(agent) as i32, signal) }, 0);
+    }
+
+    /// All ranks of a job.
+    pub fn ranks(&self, test: &str, job: &str, role: &str) -> Vec<Launched> {
+        let nodes = self.names.iter().zip(&self.ranks);
+        let places = nodes.flat_map(|(name, &ranks)| (0..ranks).map(move |place| (name, place)));
+        places
+            .map(|(name, place)| start_rank_at(place, test, name, job, role))
+            .collect()
+    }
+
+    /// Has the job that stays end, and they with it, who were asked to before.
+    pub fn end_with(self, mut steady: Vec<Launched>) {
+        steady.iter_mut().for_each(Launched::close_stdin);
+        end_well(steady, "the job that stays");
+        self.launcher.wait().succeeded();
+    }
+
+    pub fn threads_of_jobs(&self) -> usize {
+        self.ids().into_iter().map(threads_of_jobs).sum()
+    }
+}
+
+pub fn end_well(ranks: impl IntoIterator<Item = Launched>, what: &str) {
+    for rank in ranks {
+        has_ended_well(&rank.wait(), what);
+    }
 }
 
 /// Sends to all ranks in rounds, until the standard input of one has ended; and opens another

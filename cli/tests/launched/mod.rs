@@ -4,6 +4,7 @@
 pub mod agents;
 pub mod compiled;
 pub mod exchanged;
+pub mod kills;
 
 use std::fs;
 use std::io::{self, Read};
@@ -133,7 +134,12 @@ impl Launched {
 
     /// Whether this was on its standard error so far.
     pub fn has_said(&self, text: &str) -> bool {
-        self::text(&self.said.lock().unwrap()).contains(text)
+        self.said().contains(text)
+    }
+
+    /// What was on its standard error so far.
+    pub fn said(&self) -> String {
+        self::text(&self.said.lock().unwrap())
     }
 
     /// Processes that it has started by a command with this first argument.

@@ -7,42 +7,29 @@
 //! the launcher, or name another rank that has not joined either and ended because of the first;
 //! and who has arrived at the end may find all others there.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use trihop::Result;
 use trihop::capi::status::trihop_status_t::TRIHOP_ERR_PEER_DEAD;
 
 use crate::launched::compiled::{Compiler, client_of};
+use crate::launched::kills::{Random, Times, asked_for};
 use crate::ranks::{Post, Ranks, Seat, SeatKind, Spec, WATCHDOG, is_rank, number, rank, say};
 
 /// Kills of a run that nobody asked for more of.
 const QUICK: u64 = 12;
 
 /// What ranks say when they come to it; a kill follows one of these after a random time.
-const PHASES: [&str; 6] = ["begins", "opens", "sends", "long", "fences", "ends"];
+pub const PHASES: [&str; 6] = ["begins", "opens", "sends", "long", "fences", "ends"];
 
 /// Those with agents have equally many ranks on each node.
 const SHAPES: [&str; 5] = ["2,2", "1,1,1", "4", "3,1", "1,2,2"];
 const EQUAL_SHAPES: u64 = 3;
 
 /// Longest time from a rank's word to its death.
-const DELAY_US: u64 = 30_000;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        // The constants of Knuth's MMIX.
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
+pub const DELAY_US: u64 = 30_000;
 
 /// For about 40 ms, whatever the machine's speed, so that a kill falls into the phase.
 fn busily(mut step: impl FnMut(u32) -> Result<()>) -> Result<()> {
@@ -56,7 +43,7 @@ fn busily(mut step: impl FnMut(u32) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-fn all_phases(seat: Seat) -> Result<()> {
+pub fn all_phases(seat: Seat) -> Result<()> {
     say("opens");
     let size = seat.size();
     let open = |name: &str| seat.open(name, |_| ());
@@ -215,38 +202,20 @@ fn whoever_is_killed_at_a_random_moment_is_named_by_every_survivor() {
     if is_rank() {
         return rank(all_phases);
     }
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().expect(name))
-    };
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let seed = number("TRIHOP_SEED").unwrap_or(now.as_millis() as u64);
-    let kills = number("TRIHOP_KILLS").unwrap_or(QUICK);
-    eprintln!("{kills} kills; replay with TRIHOP_KILLS={kills} TRIHOP_SEED={seed}");
-    let mut random = Random(seed);
+    let (kills, mut random) = asked_for(QUICK);
     let kinds = Kind::all();
-    let (mut histogram, mut over) = (BTreeMap::new(), 0);
+    let (mut times, mut over) = (Times::default(), 0);
     for kill_number in 0..kills {
         let kind = &kinds[kill_number as usize % kinds.len()];
         let (what, last) = kill(test, kind, &mut random);
         eprintln!("kill {kill_number}: {what}: {last:?}");
         match last {
-            Some(time) => {
-                *histogram
-                    .entry((time.as_millis() as u64).next_power_of_two())
-                    .or_insert(0u64) += 1
-            }
+            Some(time) => times.add(time),
             None => over += 1,
         }
     }
     eprintln!(
-        "time to the last survivor's error, of {} kills ({over} came after the job's end):",
+        "time to the last survivor's error, of {} kills ({over} came after the job's end):\n{times}",
         kills - over
     );
-    for (below_ms, count) in histogram {
-        eprintln!("  up to {below_ms:>6} ms: {count}");
-    }
 }

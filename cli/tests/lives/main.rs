@@ -8,5 +8,6 @@ mod dead;
 mod kills;
 #[path = "../launched/mod.rs"]
 mod launched;
+mod minis;
 mod ranks;
 mod slow;

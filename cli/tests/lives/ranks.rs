@@ -473,6 +473,11 @@ impl Ranks {
             .is_some_and(|words| words.iter().any(|said| said == word))
     }
 
+    /// Ranks, or processes with mini-ranks, that it has.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
     pub fn pid(&self, rank: u32) -> i32 {
         self.pids[&rank]
     }

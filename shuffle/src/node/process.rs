@@ -477,11 +477,15 @@ pub(super) fn ranks_of(topology: &Topology, ends: &[u32]) -> Vec<u32> {
     ranks
 }
 
-/// Nobody listens where a rank did: it is gone.
+/// Nobody listens where a rank did, or what it had not taken yet came back: it is gone.
 pub(super) fn unreachable_or(rank: u32, error: TransportError) -> Error {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
     match error {
         TransportError::System { source, .. }
-            if source.kind() == std::io::ErrorKind::ConnectionRefused =>
+            if matches!(
+                source.kind(),
+                ConnectionRefused | ConnectionReset | BrokenPipe
+            ) =>
         {
             let why = "its process takes no descriptors any more: it has ended".to_owned();
             TransportError::PeerDead { rank, how: why }.into()

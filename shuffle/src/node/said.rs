@@ -41,7 +41,7 @@ impl Said {
             }
             Self::GivenUp(error) => {
                 out.push(2);
-                put_text(&mut out, &error.to_string());
+                put_error(&mut out, error);
             }
         }
         out
@@ -52,7 +52,7 @@ impl Said {
         let said = match bytes.byte()? {
             0 => Self::Request(bytes.word()?, decode_request(&mut bytes)?),
             1 => Self::Answer(bytes.word()?, decode_answer(&mut bytes)?),
-            2 => Self::GivenUp(told(bytes.text()?)),
+            2 => Self::GivenUp(bytes.error()?),
             _ => return None,
         };
         bytes.0.is_empty().then_some(said)
@@ -136,7 +136,7 @@ fn encode_answer(answer: &Answer, out: &mut Vec<u8>) {
             put_closed(out, *again);
         }
         Ok(None) => {}
-        Err(error) => put_text(out, &error.to_string()),
+        Err(error) => put_error(out, error),
     }
 }
 
@@ -144,7 +144,7 @@ fn decode_answer(bytes: &mut Bytes<'_>) -> Option<Answer> {
     let (kind, is_well) = (bytes.byte()?, bytes.byte()? != 0);
     let mut outcome: Result<()> = Ok(());
     if !is_well {
-        outcome = Err(told(bytes.text()?));
+        outcome = Err(bytes.error()?);
     }
     Some(match (kind, outcome) {
         (0, Ok(())) => Answer::Begun(Ok((bytes.word()?, bytes.closed()?))),
@@ -212,6 +212,20 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
+/// What is about a rank stays so, since programs tell such errors apart; of others the text is said.
+fn put_error(out: &mut Vec<u8>, error: &Error) {
+    let (kind, rank, text) = match error {
+        Error::PeerDead { rank, how } => (1, *rank, how.clone()),
+        Error::LinkFailed { rank, why } => (2, *rank, why.clone()),
+        Error::AgentDead { rank, how } => (3, *rank, how.clone()),
+        Error::PeerFailed { rank, why } => (4, *rank, why.clone()),
+        error => (0, 0, error.to_string()),
+    };
+    out.push(kind);
+    put(out, rank.into());
+    put_text(out, &text);
+}
+
 fn put_closed(out: &mut Vec<u8>, number: Option<u16>) {
     put(out, number.map_or(u64::MAX, u64::from));
 }
@@ -242,6 +256,19 @@ impl Bytes<'_> {
             u64::MAX => Some(None),
             number => u16::try_from(number).ok().map(Some),
         }
+    }
+
+    fn error(&mut self) -> Option<Error> {
+        let (kind, rank) = (self.byte()?, u32::try_from(self.word()?).ok()?);
+        let text = self.text()?;
+        Some(match kind {
+            0 => told(text),
+            1 => Error::PeerDead { rank, how: text },
+            2 => Error::LinkFailed { rank, why: text },
+            3 => Error::AgentDead { rank, how: text },
+            4 => Error::PeerFailed { rank, why: text },
+            _ => return None,
+        })
     }
 
     fn text(&mut self) -> Option<String> {
@@ -297,6 +324,26 @@ mod tests {
         let answers = (0..).zip(answers).map(|(n, a)| Said::Answer(n, a));
         let given_up = Said::GivenUp(told("gone".to_owned()));
         requests.chain(answers).chain([given_up]).collect()
+    }
+
+    #[test]
+    fn errors_about_ranks_come_back_as_what_they_are() {
+        let (rank, text) = (7, || "gone".to_owned());
+        for error in [
+            Error::PeerDead { rank, how: text() },
+            Error::LinkFailed { rank, why: text() },
+            Error::AgentDead { rank, how: text() },
+            Error::PeerFailed { rank, why: text() },
+        ] {
+            let bytes = Said::Answer(0, Answer::Arrived(Err(error.clone()))).encode();
+            let Some(Said::Answer(0, Answer::Arrived(Err(said)))) = Said::decode(&bytes) else {
+                panic!("{error}: {bytes:?}");
+            };
+            assert_eq!(said, error);
+            let bytes = Said::GivenUp(error.clone()).encode();
+            let said = Said::decode(&bytes);
+            assert!(matches!(said, Some(Said::GivenUp(said)) if said == error));
+        }
     }
 
     #[test]
