@@ -27,6 +27,7 @@ fn opened_by_one<S: Seat>(job: &over::Job<S>, _: &over::Channels<S>) -> Result<(
     }
     let both = job.channels("both").options(short(96)).open()?;
     drop(shared(job, &both, 1, ChannelLimits::default())?);
+    job.barrier()?;
     both.shutdown()
 }
 
@@ -144,9 +145,13 @@ fn threads_that_share_a_port_have_room_in_their_order() {
         } else {
             let (begun, has_sent) = (Flag::default(), Flag::default());
             let send = |when| {
-                for _ in 0..MOST {
+                let mut count = 0;
+                while count < MOST {
                     match channel.send(0, b"short", when, Timeout::Never) {
-                        Ok(()) => begun.raise(),
+                        Ok(()) => {
+                            count += 1;
+                            begun.raise();
+                        }
                         Err(Error::WouldBlock) => std::thread::yield_now(),
                         Err(error) => return Err(error),
                     }
