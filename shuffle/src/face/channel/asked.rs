@@ -84,7 +84,12 @@ impl<T, S: Seat> Asked<T, S> {
 
 #[expect(private_bounds, reason = "what answers are is the library's own")]
 impl<T: FromAnswer, S: Seat> Asked<T, S> {
-    fn new(port: &Arc<Port<S>>, id: u64, (what, arms): (&'static str, bool), limit: Limit) -> Self {
+    pub(super) fn new(
+        port: &Arc<Port<S>>,
+        id: u64,
+        (what, arms): (&'static str, bool),
+        limit: Limit,
+    ) -> Self {
         Self {
             port: Arc::clone(port),
             id,

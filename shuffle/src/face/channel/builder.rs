@@ -87,7 +87,7 @@ impl<S: Seat> ChannelsBuilder<S> {
         let rank = topology.rank();
         let options = options.unwrap_or(usual);
         let message_bytes = options.max_message_bytes;
-        // What is wrong on this rank alone is said here once all ranks have heard that something is.
+        // What is wrong on this rank alone is said here, once all have heard that something is.
         let possible = match getmsg_bytes {
             _ if message_bytes < OPENING_BYTES => {
                 let why = format!("{message_bytes}: channels need at least {OPENING_BYTES}");
@@ -259,7 +259,7 @@ impl Opened {
                 "channels were kept by another rank, in a job of another size, or are open already",
             ),
             (TOO_LONG, ..) => wrong(
-                "a message that was kept is longer than `max_message_bytes` less 56: open with more",
+                "a message that was kept is longer than `max_message_bytes` less 56: raise that",
             ),
             _ => {
                 let why = "another rank could not open it, and says why";

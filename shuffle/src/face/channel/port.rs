@@ -154,7 +154,9 @@ impl<S: Seat> Port<S> {
         let office = &self.channels.office;
         let mut place = None;
         loop {
-            let behind = place.as_ref().map(|place: &Place<'_, S>| place.number);
+            let behind = place
+                .as_ref()
+                .map(|place: &PlaceInLine<'_, S>| place.number);
             let room = (office.client()).begin_send(self.number, bytes, when.is_answered(), behind);
             let changes = match room {
                 Room::Free(id) => return Ok(id),
@@ -169,7 +171,7 @@ impl<S: Seat> Port<S> {
                 self.move_on(&Error::WouldBlock)?;
                 return Err(Error::WouldBlock);
             }
-            place.get_or_insert_with(|| Place::behind_all(self));
+            place.get_or_insert_with(|| PlaceInLine::behind_all(self));
             let changed = self.wait_until(SEND, limit, |client| {
                 (client.changes(self.number) != changes).then_some(())
             })?;
@@ -434,19 +436,19 @@ impl<S: Seat> Port<S> {
 
 /// The place of a call that waits for room in a port's window. Once it has room, or gives up, those
 /// behind it look again.
-struct Place<'a, S: Seat> {
+struct PlaceInLine<'a, S: Seat> {
     port: &'a Port<S>,
     number: u64,
 }
 
-impl<'a, S: Seat> Place<'a, S> {
+impl<'a, S: Seat> PlaceInLine<'a, S> {
     fn behind_all(port: &'a Port<S>) -> Self {
         let number = port.channels.office.client().line_up(port.number);
         Self { port, number }
     }
 }
 
-impl<S: Seat> Drop for Place<'_, S> {
+impl<S: Seat> Drop for PlaceInLine<'_, S> {
     fn drop(&mut self) {
         let Channels { office, handle, .. } = &self.port.channels;
         let others = office.client().leave_line(self.port.number, self.number);

@@ -60,8 +60,8 @@ impl ChannelLimits {
 #[repr(u32)]
 pub enum Return {
     /// At once: [`Error::WouldBlock`] where the port has as much under way as it may, or another
-    /// thread's send by it waits for that. The bytes are copied. What becomes of the message later is counted:
-    /// [`Channel::failures`](super::Channel::failures).
+    /// thread's send by it waits for that. The bytes are copied. What becomes of the message later
+    /// is counted: [`Channel::failures`](super::Channel::failures).
     Immediately = 0,
     /// Once the port's window has room, and the bytes are copied into the queues of this rank.
     /// Failures as of [`Return::Immediately`].

@@ -27,6 +27,7 @@ fn opened_by_one<S: Seat>(job: &over::Job<S>, _: &over::Channels<S>) -> Result<(
     }
     let both = job.channels("both").options(short(96)).open()?;
     drop(shared(job, &both, 1, ChannelLimits::default())?);
+    job.barrier()?;
     both.shutdown()
 }
 
@@ -121,6 +122,34 @@ fn a_request_that_nobody_answers_any_more_ends_with_its_channels() {
     }
 }
 
+#[test]
+fn who_awaits_what_nobody_answers_any_more_is_woken_as_its_channels_end() {
+    let program = |_, bootstrap: Custom| -> Result<()> {
+        let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let channel = channels.create(ChannelLimits::default())?;
+        let number = channel.port().number();
+        let id = channels.office.client().begin(number, Expects::Message);
+        let never = Limit::new(Timeout::Never);
+        let mut get = Asked::<Received, _>::new(channel.port(), id, ("a get", true), never);
+        let (tell, told) = std::sync::mpsc::channel();
+        let asker = std::thread::spawn(move || {
+            assert_eq!(get.test(), Ok(None));
+            tell.send(()).unwrap();
+            block_on(get).map(drop)
+        });
+        told.recv().expect("it does not panic");
+        drop(channel);
+        channels.shutdown()?;
+        let ended = asker.join().expect("it does not panic");
+        assert!(matches!(ended, Err(Error::Closed(_))), "{ended:?}");
+        job.shutdown()
+    };
+    for (_, outcome) in ranks(1, |_| 0, program) {
+        assert_eq!(outcome, Ok(()));
+    }
+}
+
 /// One thread sends a message that is longer than the window, while another one sends short ones
 /// and a third tries to, by the same port, until it has.
 #[test]
@@ -144,9 +173,13 @@ fn threads_that_share_a_port_have_room_in_their_order() {
         } else {
             let (begun, has_sent) = (Flag::default(), Flag::default());
             let send = |when| {
-                for _ in 0..MOST {
+                let mut count = 0;
+                while count < MOST {
                     match channel.send(0, b"short", when, Timeout::Never) {
-                        Ok(()) => begun.raise(),
+                        Ok(()) => {
+                            count += 1;
+                            begun.raise();
+                        }
                         Err(Error::WouldBlock) => std::thread::yield_now(),
                         Err(error) => return Err(error),
                     }
