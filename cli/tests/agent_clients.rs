@@ -515,6 +515,14 @@ fn jobs_come_and_go_at_agents_whose_pools_are_used_up() {
     let asked = std::env::var("TRIHOP_TEST_JOBS").ok();
     let turns: u32 = asked.map_or(24, |jobs| jobs.parse().expect("TRIHOP_TEST_JOBS"));
     let agents = Agents::start_on("tight", &[2, 1], "never", TIGHT);
+    let idle = || {
+        agents
+            .ids()
+            .into_iter()
+            .map(descriptors)
+            .collect::<Vec<_>>()
+    };
+    let before = idle();
     let mut hard = agents.ranks(test, "hard", "hard");
     have_attached(&hard);
     let come_and_go = |turns: u32| {
@@ -539,6 +547,7 @@ fn jobs_come_and_go_at_agents_whose_pools_are_used_up() {
     hard.iter_mut().for_each(Launched::close_stdin);
     end_well(hard, "the job that sends");
     until("all jobs have ended", || agents.threads_of_jobs() == 0);
+    assert_eq!(idle(), before, "descriptors without jobs");
     agents.launcher.signal(libc::SIGTERM);
     agents.launcher.wait();
 }

@@ -559,6 +559,7 @@ fn an_agent_that_stands_still_leaves_nearly_all_parts_of_a_long_message_to_the_o
         rest.split_once(' ').unwrap().0.parse().unwrap()
     };
     let (other, slow) = (sent(0), sent(1));
+    eprintln!("the agent that stood still sent {slow} bytes, the other one {other}");
     assert!(other + slow > 16 << 20, "{other} and {slow}");
     assert!(other > 9 * slow && slow > 0, "{other} and {slow}");
 }
