@@ -1088,8 +1088,9 @@ typedef struct trihop_thread_use_t {
 // details; `facility` is the part of the library that it comes from. Both texts are valid during
 // the call only.
 //
-// Threads: any thread that has something to say calls it, several at once. It may call the
-// library; what that logs does not come here.
+// Threads: any thread that has something to say calls it, several at once. It calls nothing of a
+// job, such as a send, a step or a dump: this thread may be inside of a call of that job, which
+// would wait for itself. It may log; what that says does not come here.
 typedef void (*trihop_log_callback_t)(void *context,
                                       int32_t level,
                                       const char *facility,
@@ -1901,7 +1902,8 @@ trihop_status_t trihop_replies_fence(const struct trihop_replies_t *replies);
 
 // Fences the stream of the requests, and closes it. Collective over all ranks. Replies that were
 // not pulled are given up. It is gone afterwards, whatever is returned, but where that is
-// `TRIHOP_ERR_NESTED`. Null is refused.
+// `TRIHOP_ERR_NESTED` or `TRIHOP_ERR_MISUSE` (beside a fence of all streams, for instance): it may
+// be closed again then. Null is refused.
 //
 // Threads: as `trihop_replies_t` says.
 trihop_status_t trihop_replies_close(struct trihop_replies_t *replies);
@@ -2219,8 +2221,10 @@ trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
 
 // Fences the array and closes it; elements that are here are freed. Collective over all ranks,
 // unless the job has ended. The handler is not called any more once this has returned. The array
-// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`: inside a
-// handler or a visitor.
+// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`, inside a
+// handler or a visitor, or `TRIHOP_ERR_MISUSE`, in a step whose contributors of this rank are not
+// done, beside a fence of all streams, and where a push or an element's own functions were wrong:
+// it may be closed again then.
 //
 // Threads: any, but no other call on the array may be under way or follow.
 trihop_status_t trihop_array_close(struct trihop_array_t *array);
@@ -2343,7 +2347,8 @@ trihop_status_t trihop_channels_stats_json(const struct trihop_channels_t *chann
 // Closes the channels of this rank, whose messages are dropped, and waits until all ranks have
 // called this. Collective. Others who wait in them hear that they are closed. Ports that are left
 // answer `TRIHOP_ERR_CLOSED`, and have to be freed for their memory. The handle is gone afterwards,
-// whatever is returned, but where that is `TRIHOP_ERR_NESTED`. Null is refused.
+// whatever is returned, but where that is `TRIHOP_ERR_NESTED` or `TRIHOP_ERR_MISUSE` (beside a
+// fence of all streams): it may be closed again then. Null is refused.
 //
 // Threads: as the job; not inside a handler.
 trihop_status_t trihop_channels_close(struct trihop_channels_t *channels);
