@@ -204,3 +204,28 @@ fn a_listener_that_is_gone_is_an_error_at_once_and_not_at_the_deadline() {
     let error = DescriptorListener::send_to_listener(&name, b"x", &[], deadline).unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
 }
+
+#[test]
+fn who_waits_for_room_takes_what_others_have_for_it_meanwhile() {
+    let name = name("crowded");
+    let listener = DescriptorListener::listen(&name, 1).unwrap();
+    let address = address(&name).unwrap();
+    let crowd: Vec<OwnedFd> = std::iter::from_fn(|| connect(&address).ok())
+        .take(64)
+        .collect();
+    assert!(crowd.len() < 64, "there is always room");
+    for sender in &crowd {
+        rustix::io::write(sender, b"others").unwrap();
+    }
+    let mut taken = Vec::new();
+    let mut take = || {
+        while let Some((bytes, ..)) = listener.try_accept()? {
+            taken.push(bytes);
+        }
+        Ok(())
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    DescriptorListener::send_meanwhile(&name, b"mine", &[], deadline, &mut take).unwrap();
+    assert_eq!(taken, vec![b"others"; crowd.len()]);
+    assert_eq!(listener.accept(soon()).unwrap().0, b"mine");
+}
