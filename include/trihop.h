@@ -2458,8 +2458,8 @@ trihop_status_t trihop_channel_owner(const struct trihop_channel_t *channel, uin
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
 
-// Gives a port back. What of its sends still waits for room is dropped. A channel that is closed
-// goes with its last port. Null is fine.
+// Gives a port back. What it has sent still comes into the channel as there is room. A channel that
+// is closed goes with its last port. Null is fine.
 //
 // Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);

@@ -122,6 +122,7 @@ impl Owner {
             queue.next_deadline_ns()
         });
         self.next_deadline_ns = next.min().filter(|&next_ns| next_ns < u64::MAX);
+        self.remove_ports();
     }
 
     /// When a request that has come now is to end; `None` where it is tried once.
@@ -228,6 +229,7 @@ impl Owner {
             Request::Close { .. } => self.close_port(rank, port),
             Request::Open { .. } => {}
         }
+        self.remove_ports();
         Ok(())
     }
 
@@ -243,7 +245,9 @@ impl Owner {
         let Self { places, ports, .. } = self;
         let place = places.get_mut(channel as usize)?;
         let queue = place.queue.as_mut().filter(|_| place.epoch == epoch)?;
-        queue.get_now(most, ports)
+        let message = queue.get_now(most, ports);
+        self.remove_ports();
+        message
     }
 
     fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {
@@ -297,17 +301,16 @@ impl Owner {
         }
     }
 
-    /// The log alone hears of what a port has waiting. A channel that is closed goes with its last
-    /// one.
+    /// What a port has sent, and its caller has gone on from, still comes into the channel; it is a
+    /// port of that until then. Of what else it has waiting the log alone hears.
     fn close_port(&mut self, rank: u32, port: u32) {
         let Some(channel) = self.ports.channel_of(rank, port) else {
             return;
         };
-        self.ports.remove(port);
+        self.ports.leave(port);
         let Self { places, ports, .. } = self;
         let place = &mut places[channel as usize];
         if let Some(queue) = &mut place.queue {
-            queue.ports -= 1;
             let lost = queue.forget(port, ports);
             if lost > 0 {
                 tracing::warn!(
@@ -319,7 +322,17 @@ impl Owner {
             }
         }
         self.hand_on();
-        self.free(channel);
+    }
+
+    /// Removes the ports that were closed and have nothing waiting. A channel that is closed goes
+    /// with its last one.
+    fn remove_ports(&mut self) {
+        while let Some(channel) = self.ports.remove_left() {
+            if let Some(queue) = &mut self.places[channel as usize].queue {
+                queue.ports -= 1;
+            }
+            self.free(channel);
+        }
     }
 
     /// Gives the place of a channel that is closed and that nobody has a port of to the next one.
@@ -347,6 +360,7 @@ impl Owner {
         if let Some(queue) = place.queue.as_mut().filter(|_| place.epoch == epoch) {
             queue.close(&mut self.ports);
             self.free(channel);
+            self.remove_ports();
         }
     }
 

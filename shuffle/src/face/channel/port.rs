@@ -31,7 +31,7 @@ const ROOM: &str = "room to send";
 ///
 /// What one thread sends by a port comes into the channel in that order, and its gets and polls are
 /// answered in their order; there is no order between ports. Once its last handle is dropped the
-/// port is closed, and what of its sends still waits for room is dropped, which the log says.
+/// port is closed; what it has sent still comes into the channel as there is room.
 ///
 /// Calls inside a handler of an inline job are [`Error::Nested`], and what is dropped there is told
 /// to owners by the next call; in a handler of a job with threads only sends that return

@@ -80,6 +80,8 @@ struct Port {
     others: u64,
     /// Bytes of messages that were handed out and have not arrived.
     handed_out: u64,
+    /// Its asker has closed it: it is here for its sends that wait, and nobody hears of them.
+    leaves: bool,
 }
 
 /// The ports of an owner's channels. A number that names none is one of a port that is gone:
@@ -96,6 +98,8 @@ pub(crate) struct Ports {
     getmsg_bytes: Option<u64>,
     handed_out: u64,
     behind: Vec<u32>,
+    /// Those that were closed, and have no sends that wait any more.
+    left: Vec<u32>,
 }
 
 impl Ports {
@@ -150,6 +154,7 @@ impl Ports {
             send_bytes: 0,
             others: 0,
             handed_out: 0,
+            leaves: false,
         };
         let at = self.free.pop().unwrap_or(self.ports.len() as u32);
         match self.ports.get_mut(at as usize) {
@@ -162,15 +167,30 @@ impl Ports {
     /// The channel of a port that a rank has; `None` where it has none of this number.
     pub fn channel_of(&self, rank: u32, port: u32) -> Option<u32> {
         let port = self.ports.get(port as usize)?.as_ref()?;
-        (port.rank == rank).then_some(port.channel)
+        (port.rank == rank && !port.leaves).then_some(port.channel)
     }
 
-    /// Removes a port that is there.
-    pub fn remove(&mut self, port: u32) {
-        if let Some(of) = self.ports[port as usize].take() {
-            self.handed_out -= of.handed_out;
-            self.free.push(port);
+    /// The asker of a port has closed it: it goes once none of its sends waits.
+    pub fn leave(&mut self, port: u32) {
+        if let Some(of) = self.ports[port as usize].as_mut() {
+            of.leaves = true;
+            self.handed_out -= std::mem::take(&mut of.handed_out);
+            self.left.extend((of.sends == 0).then_some(port));
         }
+    }
+
+    /// Whether the asker of a port has closed it.
+    pub fn is_left(&self, port: u32) -> bool {
+        let port = self.ports[port as usize].as_ref();
+        port.is_none_or(|port| port.leaves)
+    }
+
+    /// Removes a port that was closed and that nothing waits for; the channel that it was of.
+    pub fn remove_left(&mut self) -> Option<u32> {
+        let port = self.left.pop()?;
+        let of = self.ports[port as usize].take()?;
+        self.free.push(port);
+        Some(of.channel)
     }
 
     fn get(&mut self, port: u32) -> Option<&mut Port> {
@@ -199,9 +219,11 @@ impl Ports {
     }
 
     pub fn no_longer_sends(&mut self, port: u32, bytes: u64) {
-        if let Some(port) = self.get(port) {
-            port.sends -= 1;
-            port.send_bytes -= bytes;
+        if let Some(of) = self.get(port) {
+            of.sends -= 1;
+            of.send_bytes -= bytes;
+            let is_over = of.leaves && of.sends == 0;
+            self.left.extend(is_over.then_some(port));
         }
     }
 
@@ -270,7 +292,8 @@ impl Ports {
     }
 
     fn tell(&mut self, port: u32, id: u64, status: Status, value: u64, message: Option<Stored>) {
-        let Some(of) = self.ports[port as usize].as_mut() else {
+        let of = self.ports[port as usize].as_mut();
+        let Some(of) = of.filter(|of| !of.leaves) else {
             if let Some(message) = message {
                 self.spare.put(message.bytes);
             }

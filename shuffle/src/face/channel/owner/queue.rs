@@ -456,18 +456,21 @@ impl Queue {
         }
     }
 
-    /// Ends what waits and is `over` now, with `status`; goes on with the rest.
+    /// Ends what waits and is `over` now, with `status`; goes on with the rest. The last that `over`
+    /// is told is whether it is a send whose caller has gone on.
     fn end_where(
         &mut self,
         status: Status,
-        over: impl Fn(u32, u64, u64) -> bool,
+        over: impl Fn(u32, u64, u64, bool) -> bool,
         ports: &mut Ports,
     ) {
-        let mut sends = std::mem::take(&mut self.sends);
+        let (mut sends, mut lost) = (std::mem::take(&mut self.sends), 0);
         sends.retain_mut(|of| {
-            if !over(of.port, of.id, of.deadline_ns) {
+            let went_on = !of.what.when.is_answered();
+            if !over(of.port, of.id, of.deadline_ns, went_on) {
                 return true;
             }
+            lost += usize::from(went_on && ports.is_left(of.port));
             let bytes = std::mem::take(&mut of.what.message.bytes);
             ports.no_longer_sends(of.port, bytes.len() as u64);
             ports.end_send(of.port, bytes.len() as u64);
@@ -476,8 +479,14 @@ impl Queue {
             false
         });
         self.sends = sends;
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "sends of ports that are closed had no room in time, or in a channel that is closed"
+            );
+        }
         let mut end = |port, id, deadline_ns| {
-            let ends = over(port, id, deadline_ns);
+            let ends = over(port, id, deadline_ns, false);
             if ends {
                 ports.no_longer_waits(port);
                 ports.answer(port, id, status, 0);
@@ -496,21 +505,21 @@ impl Queue {
 
     /// Ends what should have been done by now.
     pub fn expire(&mut self, now_ns: u64, ports: &mut Ports) {
-        self.time_out(|_, _, deadline_ns| deadline_ns <= now_ns, ports);
+        self.time_out(|_, _, deadline_ns, _| deadline_ns <= now_ns, ports);
     }
 
     /// Ends a request that its asker waits for no longer, if it still waits.
     pub fn cancel(&mut self, port: u32, id: u64, ports: &mut Ports) {
-        self.time_out(|of, number, _| (of, number) == (port, id), ports);
+        self.time_out(|of, number, _, _| (of, number) == (port, id), ports);
     }
 
     /// Ends what waits and is `over` now, and takes messages out of the channel that should have
     /// been received.
-    fn time_out(&mut self, over: impl Fn(u32, u64, u64) -> bool, ports: &mut Ports) {
+    fn time_out(&mut self, over: impl Fn(u32, u64, u64, bool) -> bool, ports: &mut Ports) {
         let mut messages = std::mem::take(&mut self.messages);
         messages.retain_mut(|message| {
             let receipt = message.receipt;
-            let Some(of) = receipt.filter(|of| over(of.port, of.id, of.deadline_ns)) else {
+            let Some(of) = receipt.filter(|of| over(of.port, of.id, of.deadline_ns, false)) else {
                 return true;
             };
             let bytes = std::mem::take(&mut message.bytes);
@@ -550,7 +559,7 @@ impl Queue {
             true => VecDeque::new(),
             false => std::mem::take(&mut self.gets),
         };
-        self.end_where(Status::Closed, |_, _, _| true, ports);
+        self.end_where(Status::Closed, |_, _, _, _| true, ports);
         self.gets.append(&mut gets);
         self.polls.append(&mut polls);
         self.settle(ports);
@@ -574,7 +583,7 @@ impl Queue {
         (self.closed, self.is_kept) = (true, true);
         self.kept = self.messages.len() as u64;
         // Gets too: what they were answered by now might arrive nowhere.
-        self.end_where(Status::Closed, |_, _, _| true, ports);
+        self.end_where(Status::Closed, |_, _, _, _| true, ports);
     }
 
     /// What goes on in another opening, where nobody has a port of it yet, and what was closed
@@ -603,14 +612,16 @@ impl Queue {
         }
     }
 
-    /// A port of it is gone: nobody hears of what it has waiting, nor of what it has sent. How many
-    /// sends waited.
+    /// A port of it is closed: nobody hears of what it has waiting, nor of what it has sent. Sends
+    /// whose callers have gone on still wait; how many others did.
     pub fn forget(&mut self, port: u32, ports: &mut Ports) -> usize {
-        let lost = self.sends.iter().filter(|of| of.port == port).count();
+        let is_lost = |of: &&Waiting<Send>| of.port == port && of.what.when.is_answered();
+        let lost = self.sends.iter().filter(is_lost).count();
         for message in &mut self.messages {
             message.receipt.take_if(|of| of.port == port);
         }
-        self.end_where(Status::Closed, |of, _, _| of == port, ports);
+        let over = |of, _, _, went_on: bool| of == port && !went_on;
+        self.end_where(Status::Closed, over, ports);
         lost
     }
 

@@ -71,6 +71,38 @@ fn a_port_may_be_dropped_while_its_sends_fail() {
     on_both!(2, |rank| rank, dropped_with_failures);
 }
 
+/// A port is closed while what it has sent waits for room.
+fn closed_with_sends<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let limits = ChannelLimits {
+        messages: 1,
+        ..ChannelLimits::default()
+    };
+    let channel = shared(job, channels, 0, limits)?;
+    let is_sender = job.rank().0 + 1 == job.size();
+    for turn in 0..5 {
+        if is_sender {
+            let port = channels.attach(&channel.descriptor())?;
+            for number in 0..10 {
+                let when = [Return::WhenBuffered, Return::Immediately][number as usize % 2];
+                port.send(10 * turn + number, b"late", when, Timeout::Never)?;
+            }
+        }
+        if job.rank().0 == 0 {
+            let kinds = (0..10).map(|_| Ok(channel.get(Timeout::Never)?.kind));
+            let expected: Vec<u32> = (10 * turn..10 * turn + 10).collect();
+            assert_eq!(kinds.collect::<Result<Vec<_>>>()?, expected);
+        }
+    }
+    job.barrier()
+}
+
+#[test]
+fn what_a_port_has_sent_comes_also_where_it_is_closed_before() {
+    on_both!(1, |_| 0, closed_with_sends);
+    on_both!(2, |_| 0, closed_with_sends);
+    on_both!(2, |rank| rank, closed_with_sends);
+}
+
 #[test]
 fn what_a_handler_drops_is_told_to_owners_by_the_next_call() {
     let program = |_, bootstrap: Custom| -> Result<()> {

@@ -261,3 +261,42 @@ fn a_send_whose_time_is_over_is_not_kept() {
     next.resume(owner.kept());
     assert_eq!(drained(&mut next), [1, 3, 4]);
 }
+
+#[test]
+fn a_closed_port_is_one_of_its_channel_until_nothing_of_it_waits() {
+    let mut owner = owner(ChannelLimits {
+        messages: 1,
+        ports: 2,
+        ..LIMITS
+    });
+    let [sender, other] = [1, 2].map(|rank| open(&mut owner, rank));
+    for kind in 1..=3 {
+        let request = Request::Send {
+            port: sender,
+            id: 0,
+            when: Return::WhenBuffered,
+            timeout_ns: NEVER,
+            kind,
+        };
+        ask(&mut owner, 1, request, 1);
+    }
+    // One whose caller still waits ends with the port, and nobody hears.
+    ask(
+        &mut owner,
+        1,
+        send(sender, 4, Return::WhenDeposited, NEVER),
+        1,
+    );
+    assert_eq!(ask(&mut owner, 1, Request::Close { port: sender }, 0), []);
+    let again = Request::Open {
+        channel: 0,
+        epoch: 0,
+        port: 7,
+    };
+    let refused = [(1, 0, Status::NoPort)];
+    assert_eq!(ask(&mut owner, 1, again, 0), refused);
+    assert_eq!(ask(&mut owner, 2, get(other, 5), 0), [(2, 5, Status::Done)]);
+    assert_eq!(ask(&mut owner, 1, again, 0), refused, "one waits still");
+    assert_eq!(drained(&mut owner), [2, 3]);
+    assert_eq!(ask(&mut owner, 1, again, 0), [(1, 0, Status::Done)]);
+}
