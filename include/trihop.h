@@ -2223,8 +2223,7 @@ trihop_status_t trihop_array_wait(const struct trihop_array_t *array);
 // unless the job has ended. The handler is not called any more once this has returned. The array
 // is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`, inside a
 // handler or a visitor, or `TRIHOP_ERR_MISUSE`, in a step whose contributors of this rank are not
-// done, beside a fence of all streams, and where a push or an element's own functions were wrong:
-// it may be closed again then.
+// done, or beside a fence of all streams: it may be closed again then.
 //
 // Threads: any, but no other call on the array may be under way or follow.
 trihop_status_t trihop_array_close(struct trihop_array_t *array);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::cores::{Before, keep_to};
-use trihop_transport::sync::thread;
+use trihop_transport::sync::{spawn_scoped, thread};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::Options;
@@ -215,7 +215,7 @@ pub fn run_with<R: Send>(
     let (outcomes, refused) = thread::scope(|scope| {
         let start = |mini| {
             let program = &program;
-            thread::Builder::new().spawn_scoped(scope, move || program(mini))
+            spawn_scoped(scope, move || program(mini))
         };
         let mut refused = None;
         let minis = endpoints.minis.into_iter();
@@ -232,7 +232,8 @@ pub fn run_with<R: Send>(
         let joined = threads.into_iter().map(|thread| thread.join());
         (joined.collect::<Vec<thread::Result<R>>>(), refused)
     });
-    if let Some(error) = refused {
+    let all_well = outcomes.iter().all(thread::Result::is_ok);
+    if let Some(error) = refused.filter(|_| all_well) {
         return Err(TransportError::system("starting a thread for a mini-rank", error).into());
     }
     let result = |outcome: thread::Result<R>| {

@@ -625,8 +625,7 @@ pub unsafe extern "C" fn trihop_array_wait(array: *const trihop_array_t) -> trih
 /// unless the job has ended. The handler is not called any more once this has returned. The array
 /// is gone afterwards, whatever is returned, but where that is `TRIHOP_ERR_NESTED`, inside a
 /// handler or a visitor, or `TRIHOP_ERR_MISUSE`, in a step whose contributors of this rank are not
-/// done, beside a fence of all streams, and where a push or an element's own functions were wrong:
-/// it may be closed again then.
+/// done, or beside a fence of all streams: it may be closed again then.
 ///
 /// Threads: any, but no other call on the array may be under way or follow.
 #[unsafe(no_mangle)]

@@ -41,6 +41,21 @@ pub use std::cell::UnsafeCell;
 
 pub use std::sync::{Once, OnceLock, PoisonError, TryLockError};
 
+/// Starts a thread of a scope; those of a model always start.
+///
+/// # Errors
+/// The system has no more threads to give.
+#[cfg(not(trihop_loom))]
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    #[cfg(trihop_shuttle)]
+    return Ok(scope.spawn(run));
+    #[cfg(not(trihop_shuttle))]
+    thread::Builder::new().spawn_scoped(scope, run)
+}
+
 /// A lock for statics, which outlive every model.
 pub use std::sync::Mutex as StaticMutex;
 

@@ -187,7 +187,11 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
             let finished = tool.map_or(Ok(()), |tool| tool.finish(nodes, agents));
             match (outcome.status, finished) {
                 (0, Err(error)) => Err(error),
-                (status, _) => Ok(status),
+                (status, Err(error)) => {
+                    crate::output::say("trihop run", &error);
+                    Ok(status)
+                }
+                (status, Ok(())) => Ok(status),
             }
         }
         Err(error @ Error::Command { .. }) => {

@@ -35,6 +35,7 @@ impl Tool {
                     "valgrind",
                     "--leak-check=full",
                     "--show-leak-kinds=definite",
+                    "--errors-for-leak-kinds=definite",
                     "--num-callers=30",
                     "--log-file=agent-{node}.{agent}.valgrind.log",
                 ]))

@@ -43,6 +43,20 @@ impl Signals {
         Ok(Self { descriptor, before })
     }
 
+    /// Those of them that this process was told to ignore. Blocked, they come all the same.
+    pub(crate) fn ignored() -> Vec<i32> {
+        let is_ignored = |&signal: &i32| {
+            // SAFETY: sigaction is plain data; without a new action the call only writes to it.
+            let (code, action) = unsafe {
+                let mut action = mem::zeroed::<libc::sigaction>();
+                let code = libc::sigaction(signal, std::ptr::null(), &raw mut action);
+                (code, action)
+            };
+            code == 0 && action.sa_sigaction == libc::SIG_IGN
+        };
+        FORWARDED.into_iter().filter(is_ignored).collect()
+    }
+
     /// What the ranks block: what was blocked before, but nothing that is forwarded to them.
     pub(super) fn mask_of_ranks(&self) -> libc::sigset_t {
         let mut mask = self.before;

@@ -144,13 +144,13 @@ struct End {
 /// How far a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nobody has anything to lose: no rank was told that it is in a job.
+    /// No rank has been received: nobody has anything to lose.
     Start,
     /// Ranks come, and may wait for others.
     Receive,
     /// The agent was asked to end while they did.
     GiveUp,
-    /// It has begun.
+    /// Its ranks have come, or it has begun.
     Run,
 }
 
@@ -165,11 +165,12 @@ impl End {
     /// Asks; whether the job comes to an end of its own, which is to be waited for.
     fn ask(&self) -> bool {
         let mut stage = self.lock();
-        if *stage == Stage::Receive {
+        let before = *stage;
+        if matches!(before, Stage::Start | Stage::Receive) {
             *stage = Stage::GiveUp;
             wake(&self.is_wanted);
         }
-        *stage != Stage::Start
+        before != Stage::Start
     }
 
     /// The job goes on to a stage, unless it is to give up.
@@ -190,14 +191,20 @@ impl End {
         agents: &[&str],
         ready: &dyn Fn(),
     ) -> Result<Party> {
-        self.let_it(Stage::Receive);
+        let gives_up = || Error::Bootstrap {
+            launcher: "agent",
+            why: ASKED.to_owned(),
+        };
+        if !self.let_it(Stage::Receive) {
+            return Err(gives_up());
+        }
         ready();
         loop {
             // Where it is the only agent it just waits for all.
             let look = (!agents.is_empty()).then(|| Instant::now() + LOOK);
             let party = reception.receive(&[self.is_wanted.as_fd()], look)?;
             let next = match &party {
-                Some(_) => Stage::Start,
+                Some(_) => Stage::Run,
                 None => Stage::Receive,
             };
             match (self.let_it(next), party) {
@@ -205,10 +212,7 @@ impl End {
                 (true, None) => check_agents(agents)?,
                 (false, party) => {
                     party.inspect(|party| party.refuse(ASKED));
-                    return Err(Error::Bootstrap {
-                        launcher: "agent",
-                        why: ASKED.to_owned(),
-                    });
+                    return Err(gives_up());
                 }
             }
         }

@@ -325,6 +325,20 @@ impl Queues {
         })
     }
 
+    /// Whether the system, or the adapter, has all of what was there at the marks. Where something
+    /// was sent behind one that is not asked: it may wait for the end of a round itself.
+    pub fn is_with_system(&self, marks: &[Mark]) -> bool {
+        let is_last = |mark: &Mark| match mark.edge {
+            Edge::Lane(_) => true,
+            Edge::Link(number) => {
+                let link = &self.remotes[number as usize];
+                let is_gone = (link.end, link.epoch) != (mark.peer, mark.epoch);
+                is_gone || (link.sealed() <= mark.position && !link.has_open())
+            }
+        };
+        !marks.iter().all(is_last) || self.remotes.has_left()
+    }
+
     /// Whether the other ends have taken what was there at the marks. An endpoint that has left
     /// since had.
     ///

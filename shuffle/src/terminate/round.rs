@@ -57,7 +57,7 @@ impl Round {
                     // be with the system, or the adapter.
                     links.is_none_or(Links::has_thanked)
                         && out.queues.has_left(&self.links)
-                        && out.queues.remotes.has_left()
+                        && out.queues.is_with_system(&self.links)
                 }
                 Task::HandOver => self.is_handled(state),
                 Task::Rest => {

@@ -192,8 +192,8 @@ impl Watch {
         })
     }
 
-    /// Whether all neighbours are connected or given up, which comes within ten seconds or the
-    /// timeout; its ranks' bells ring then.
+    /// Whether all neighbours are connected or given up, which comes within ten seconds; its ranks'
+    /// bells ring then.
     pub fn is_settled(&self) -> bool {
         self.shared.lock().settled
     }

@@ -14,7 +14,7 @@ use super::port::{Port, received};
 use super::wait::{Limit, outcome};
 use super::wire::Request;
 use super::{Channel, Received, Return, Timeout, poll};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::JobState;
 use crate::seat::Seat;
 
@@ -185,7 +185,13 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         let before = client.wake(port.number(), id, &waker);
         let has_ended = client.is_answered(port.number(), id);
         drop(client);
-        if has_ended {
+        let handle = &port.channels().handle;
+        // Who asks once the channels have ended is told so by nobody.
+        let is_over = || {
+            let open = handle.with_out(self.what, |out| out.check_open());
+            matches!(open, Err(Error::Closed(_)))
+        };
+        if has_ended || is_over() {
             signal.set();
         }
         if let Some(before) = before {
@@ -223,7 +229,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             self.port.ask(Request::Cancel { port, id }, &[])?;
         }
         let mut client = channels.office.client();
-        let answered = client.take_answer(port.number(), id);
+        let mut answered = client.take_answer(port.number(), id);
         let before = match (&answered, waker) {
             (None, Some(waker)) => client.wake(port.number(), id, waker),
             _ => None,
@@ -233,9 +239,14 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
         }
-        if answered.is_none() {
-            // As of who waits.
-            (channels.handle).with_out(self.what, |out| out.check_open())?;
+        if answered.is_none()
+            && let Err(closed) = (channels.handle).with_out(self.what, |out| out.check_open())
+        {
+            // As of who waits. It may have been answered in between.
+            answered = channels.office.client().take_answer(port.number(), id);
+            if answered.is_none() {
+                return Err(closed);
+            }
         }
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
         if answered.is_none() && !has_moved && asks_again {

@@ -255,11 +255,11 @@ impl<S: Seat> Channels<S> {
     /// closed is kept where messages are left in it, and stays closed.
     ///
     /// # Errors
-    /// [`Error::Nested`] inside a handler; [`Error::Closed`] where they were kept, or shut down,
-    /// before. What else goes wrong the job says.
+    /// [`Error::Nested`] inside a handler, and [`Error::Misuse`] beside a fence of all streams, with
+    /// nothing done; [`Error::Closed`] where they were kept, or shut down, before. What else goes
+    /// wrong the job says.
     pub fn keep(self) -> Result<Kept> {
-        let what = "shutting down";
-        self.handle.seat.may_wait(what)?;
+        self.check_may_end()?;
         loop {
             let next = self.office.client().unasked.pop_front();
             let Some((owner, request, bytes)) = next else {
@@ -282,6 +282,15 @@ impl<S: Seat> Channels<S> {
         ))
     }
 
+    /// Refuses to end what may not end now, with nothing done.
+    fn check_may_end(&self) -> Result<()> {
+        let (what, seat) = ("shutting down", &self.handle.seat);
+        seat.may_wait(what)?;
+        // A job that has failed ends no fence any more.
+        let fencing = seat.with(what, |job| Ok(job.check_not_fencing(&what)));
+        fencing.unwrap_or(Ok(()))
+    }
+
     /// Ends the streams, once all ranks do: those of parts first, since what they bring is answered.
     fn end(&self) -> Result<()> {
         let streams = self.others.iter().chain([&self.handle]).cloned();
@@ -299,8 +308,7 @@ impl<S: Seat> Channels<S> {
     /// # Errors
     /// As [`Shuffle::shutdown`](crate::Shuffle::shutdown).
     pub fn shutdown(self) -> Result<()> {
-        let what = "shutting down";
-        self.handle.seat.may_wait(what)?;
+        self.check_may_end()?;
         self.ask_unasked()?;
         let lost = self.at_owner(Owner::leave);
         if lost > 0 {
