@@ -119,6 +119,22 @@ fn agents_of_two_nodes_end_while_they_wait_for_their_ranks() {
     ranks.into_iter().for_each(was_told);
 }
 
+/// As one that `nohup` runs.
+#[test]
+fn a_signal_that_was_ignored_before_is_ignored_still() {
+    let name = format!("trihop-test-end-ignored-{}", std::process::id());
+    let mut agent = Command::new("env");
+    agent.args(["--default-signal=TERM", "--ignore-signal=HUP", TRIHOP]);
+    agent.args(["agent", "--name", &name, "--ranks", "2"]);
+    let mut agent = Launched::start(agent);
+    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
+    signal_and_wait(&agent, libc::SIGHUP);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(agent.runs());
+    agent.signal(libc::SIGTERM);
+    has_ended_well(&agent.wait(), "the agent");
+}
+
 fn was_told(rank: Launched) {
     let ended = rank.wait();
     assert_eq!(ended.status, 0, "{}", ended.stderr);

@@ -46,7 +46,9 @@ pub fn start_agent_with(what: &str, ranks: u32, limit: u32) -> (Launched, String
 }
 
 pub fn start_agent_named(name: &str, ranks: u32, linger: &str) -> Launched {
-    let mut agent = Command::new(TRIHOP);
+    // Whoever runs the tests may ignore signals, as `nohup` and `&` of a script do.
+    let mut agent = Command::new("env");
+    agent.args(["--default-signal=INT,HUP,TERM", TRIHOP]);
     agent.args(["agent", "--name", name, "--ranks", &ranks.to_string()]);
     match linger {
         ONE_JOB => &mut agent,
