@@ -238,7 +238,9 @@ fn a_job_of_which_one_of_several_agents_is_killed_ends_with_an_error_that_names_
 /// Two agents of this node for three ranks, started by one command that is ready; and their name.
 fn start_two(what: &str, linger: &[&str]) -> (Launched, String) {
     let name = format!("trihop-test-{what}-{}", std::process::id());
-    let mut command = Command::new(TRIHOP);
+    // Whoever runs the tests may ignore signals, as `nohup` and `&` of a script do.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,HUP,TERM", TRIHOP]);
     command.args(["agent", "--nics", "2", "--ranks", "3", "--name", &name]);
     command.args(linger);
     let mut agents = Launched::start(command);
