@@ -127,7 +127,13 @@ impl Gatherings {
                 let quiet = since.map(|since| since.elapsed().as_millis() as u64);
                 Ok(Reply::Value(quiet.map(|ms| ms.to_le_bytes().to_vec())))
             }
-            (Place::Waits, Request::Missing) => Ok(Reply::Missing(self.missing(guest))),
+            // By who gives up: what comes for its job next waits for it no longer.
+            (Place::Waits, Request::Missing) => {
+                let missing = self.missing(guest);
+                self.withdraw(guest, agent);
+                self.place(guest, Place::Door);
+                Ok(Reply::Missing(missing))
+            }
             (Place::Job(number, member), request) => {
                 let mut effects = Vec::new();
                 if let Some(job) = self.jobs.get_mut(&number) {
@@ -304,14 +310,7 @@ impl Gatherings {
                 let why = format!("agent {agent} has ended, and takes no more jobs");
                 self.end_all(&why, replies);
             }
-            Place::Waits => {
-                let node = self.agents.node_of(Rank(agent)).0 as usize;
-                for job in &mut self.waiting {
-                    job.came[node].take_if(|came| *came == guest);
-                }
-                let is_wanted = |job: &Gathering| job.came.iter().any(Option::is_some);
-                self.waiting.retain(is_wanted);
-            }
+            Place::Waits => self.withdraw(guest, agent),
             Place::Follows => self.following[agent as usize] = None,
             Place::Job(number, member) => {
                 let Some(job) = self.jobs.get_mut(&number) else {
@@ -329,6 +328,16 @@ impl Gatherings {
                 }
             }
         }
+    }
+
+    /// One that waits for the others of its job does no longer.
+    fn withdraw(&mut self, guest: u64, agent: u32) {
+        let node = self.agents.node_of(Rank(agent)).0 as usize;
+        for job in &mut self.waiting {
+            job.came[node].take_if(|came| *came == guest);
+        }
+        let is_wanted = |job: &Gathering| job.came.iter().any(Option::is_some);
+        self.waiting.retain(is_wanted);
     }
 
     /// No further job begins; those that have begun go on.
