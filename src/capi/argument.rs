@@ -34,8 +34,8 @@ pub(crate) unsafe fn handle<'a, T: Homed>(pointer: *const T, name: &str) -> Resu
     Ok(handle)
 }
 
-/// Frees a handle that a call has closed with this outcome, unless what it stands for is still open:
-/// handlers have the handle then, and it may be closed again.
+/// Frees a handle that a call has closed with this outcome, unless what it stands for is still
+/// open: handlers have the handle then, and it may be closed again.
 ///
 /// # Safety
 /// The pointer is a handle's that was made by [`Box::into_raw`], and no other call on it is under

@@ -445,8 +445,8 @@ pub unsafe extern "C" fn trihop_channel_close(channel: *const trihop_channel_t) 
     unsafe { with(channel, close) }
 }
 
-/// Gives a port back. What it has sent still comes into the channel as there is room. A channel that
-/// is closed goes with its last port. Null is fine.
+/// Gives a port back. What it has sent still comes into the channel as there is room. A channel
+/// that is closed goes with its last port. Null is fine.
 ///
 /// Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 #[unsafe(no_mangle)]

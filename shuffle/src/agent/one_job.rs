@@ -33,8 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// Where it is `asked` to end before its job has begun, it does so without an error, and tells the
 /// ranks that wait for others of their node why. A job that has begun comes to its end first. Asked
-/// once more it returns at once; the job ends with its process then. Where somebody may ask, the
-/// job has a thread of its own, and else the caller's.
+/// before any rank may come, or once more, it returns at once, and what its thread still does ends
+/// with the process. Where somebody may ask, the job has a thread of its own, and else the caller's.
 ///
 /// # Errors
 /// A name that another agent has; a node without ranks, or with fewer than agents; as
@@ -148,7 +148,7 @@ enum Stage {
     Start,
     /// Ranks come, and may wait for others.
     Receive,
-    /// The agent was asked to end while they did.
+    /// The agent was asked to end before all had come.
     GiveUp,
     /// Its ranks have come, or it has begun.
     Run,

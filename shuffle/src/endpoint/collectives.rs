@@ -163,8 +163,8 @@ impl Engine {
         fence.poll_over(&mut all, FENCES, &mut self.collectives)
     }
 
-    /// Whether all results of collectives that others wait for have left this rank, and nobody waits
-    /// to hear that it has taken theirs: nobody needs its progress for them.
+    /// Whether all results of collectives that others wait for have left this rank, and nobody
+    /// waits to hear that it has taken theirs: nobody needs its progress for them.
     pub fn has_passed_on_results(&mut self) -> bool {
         if self.collectives.front().is_some() {
             return false;

@@ -66,24 +66,11 @@ impl<H: Handlers> Forwarding<'_, H> {
         input: Input,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
-        self.check_length(&run)?;
         let moved = self.forward(at, &run, input)?;
         if moved && run.is_fragment() {
             self.record = Some(run.header.flags & run_flags::LAST == 0);
         }
         Ok(moved.then_some(run.frame.len()))
-    }
-
-    /// No queue of a link takes a longer one.
-    #[inline]
-    fn check_length(&self, run: &Run<'_>) -> std::result::Result<(), BadRun> {
-        match run.frame.len() > self.frame_bytes {
-            false => Ok(()),
-            true => Err(BadRun::Length {
-                length: run.frame.len() as u32,
-                present: self.frame_bytes,
-            }),
-        }
     }
 
     /// Moves one run a hop further, or delivers it; false when there is no room for it now.
@@ -93,6 +80,13 @@ impl<H: Handlers> Forwarding<'_, H> {
         run: &Run<'_>,
         input: Input,
     ) -> std::result::Result<bool, BadRun> {
+        // No source makes a longer one, and no batch has room for it.
+        if run.frame.len() > self.frame_bytes {
+            return Err(BadRun::Length {
+                length: run.frame.len() as u32,
+                present: self.frame_bytes,
+            });
+        }
         if self.rounds.holds(input) {
             return Ok(false); // it belongs to the next round
         }
@@ -106,7 +100,6 @@ impl<H: Handlers> Forwarding<'_, H> {
         if self.topology.endpoint() == target.into() {
             return self.deliver(run, input);
         }
-        self.check_length(run)?;
         let pushed = self
             .out()
             .queues
@@ -148,7 +141,6 @@ impl<H: Handlers> Forwarding<'_, H> {
         run: &Run<'_>,
         input: Input,
     ) -> std::result::Result<bool, BadRun> {
-        self.check_length(run)?;
         let source = Rank(run.header.source);
         let mut copying = self.begun.copying.remove(&input).unwrap_or_default();
         let queues = &mut self.outs[self.own].queues;

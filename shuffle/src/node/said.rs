@@ -212,7 +212,8 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// What is about a rank stays so, since programs tell such errors apart; of others the text is said.
+/// What is about a rank stays so, since programs tell such errors apart; of others the text is
+/// said.
 fn put_error(out: &mut Vec<u8>, error: &Error) {
     let (kind, rank, text) = match error {
         Error::PeerDead { rank, how } => (1, *rank, how.clone()),

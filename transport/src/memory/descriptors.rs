@@ -381,8 +381,8 @@ impl Parcel<'_> {
         let (bytes, descriptors) = (self.message.len(), self.fds.len());
         if bytes == 0 || bytes > MAX_MESSAGE_BYTES || descriptors > MAX_DESCRIPTORS {
             let why = format!(
-                "{bytes} bytes and {descriptors} descriptors in one message; possible are 1 to {MAX_MESSAGE_BYTES} \
-                 and 0 to {MAX_DESCRIPTORS}"
+                "{bytes} bytes and {descriptors} descriptors in one message; possible are 1 to \
+                 {MAX_MESSAGE_BYTES} and 0 to {MAX_DESCRIPTORS}"
             );
             return Err(Error::config("listener", why));
         }
@@ -395,7 +395,7 @@ impl Parcel<'_> {
                 Ok(socket) => break socket,
                 // Nobody listens yet, or has room: a unix socket offers nothing to wait on.
                 Err(e) if e == Errno::AGAIN || (e == Errno::CONNREFUSED && may_appear) => {
-                    pause.or_else(&mut *meanwhile, || failed(e))?;
+                    pause.sleep(&mut *meanwhile, || failed(e))?;
                 }
                 Err(e) => return Err(failed(e)),
             }
@@ -414,8 +414,8 @@ impl Parcel<'_> {
         }
         if peer.pid == 0 {
             // Neither could watch the other's life.
-            let why = "its listener is in another process namespace, such as a container has: start \
-                       the processes of a node in one";
+            let why = "its listener is in another process namespace, such as a container has: \
+                       start the processes of a node in one";
             return Err(Error::system(what(), std::io::Error::other(why)));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -429,14 +429,13 @@ impl Parcel<'_> {
             match rustix::net::sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(peer.pid as u32),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait(
-                    &mut [PollFd::new(&socket, PollFlags::OUT)],
-                    self.deadline,
-                )
-                .map_err(failed)?,
-                Err(Errno::TOOMANYREFS) => pause.or_else(&mut *meanwhile, || {
-                    let why = "more descriptors of this user are under way between processes than one process may \
-                               have open: raise `ulimit -n`";
+                Err(Errno::AGAIN) => {
+                    wait(&mut [PollFd::new(&socket, PollFlags::OUT)], self.deadline)
+                        .map_err(failed)?
+                }
+                Err(Errno::TOOMANYREFS) => pause.sleep(&mut *meanwhile, || {
+                    let why = "more descriptors of this user are under way between processes \
+                               than one process may have open: raise `ulimit -n`";
                     Error::system(what(), std::io::Error::other(why))
                 })?,
                 Err(e) => return Err(failed(e)),
@@ -460,7 +459,7 @@ impl Pause {
     }
 
     /// Sleeps, after `meanwhile`, unless the time is over.
-    fn or_else(
+    fn sleep(
         &mut self,
         meanwhile: &mut dyn FnMut() -> Result<()>,
         is_over: impl FnOnce() -> Error,

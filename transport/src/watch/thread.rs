@@ -189,8 +189,8 @@ impl Watcher {
         }
     }
 
-    /// What becomes due by time alone: only until all neighbours are connected, and while strangers
-    /// are here.
+    /// What becomes due by time alone: only until all neighbours are connected, while strangers are
+    /// here, and where descriptors have run out.
     fn keep_time(&mut self, now: Instant) {
         if self.deaf_until.is_some_and(|until| until <= now) {
             let listener = self.setup.listening.listener.as_fd();

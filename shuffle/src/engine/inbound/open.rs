@@ -152,7 +152,8 @@ impl Links {
         let (batch, longest) = (sizes.buffer_bytes, link.limits().max_message_bytes);
         if batch > longest {
             let why = format!(
-                "a batch has up to {batch} bytes with its header, and {} sends at most {longest} at once",
+                "a batch has up to {batch} bytes with its header, and {} sends at most {longest} \
+                 at once",
                 link.name()
             );
             return Err(Error::config("remote_buftarget_bytes", why));

@@ -255,9 +255,9 @@ impl<S: Seat> Channels<S> {
     /// closed is kept where messages are left in it, and stays closed.
     ///
     /// # Errors
-    /// [`Error::Nested`] inside a handler, and [`Error::Misuse`] beside a fence of all streams, with
-    /// nothing done; [`Error::Closed`] where they were kept, or shut down, before. What else goes
-    /// wrong the job says.
+    /// [`Error::Nested`] inside a handler, and [`Error::Misuse`] beside a fence of all streams,
+    /// with nothing done; [`Error::Closed`] where they were kept, or shut down, before. What else
+    /// goes wrong the job says.
     pub fn keep(self) -> Result<Kept> {
         self.check_may_end()?;
         loop {
@@ -306,7 +306,8 @@ impl<S: Seat> Channels<S> {
     /// done so. Collective.
     ///
     /// # Errors
-    /// As [`Shuffle::shutdown`](crate::Shuffle::shutdown).
+    /// As [`Shuffle::shutdown`](crate::Shuffle::shutdown). Where that is [`Error::Nested`] or
+    /// [`Error::Misuse`], nothing is dropped.
     pub fn shutdown(self) -> Result<()> {
         self.check_may_end()?;
         self.ask_unasked()?;

@@ -1,5 +1,5 @@
-//! Ranks that sleep outside of the library once a call has returned: on the inline seat nobody makes
-//! progress for them then, and nobody may need it.
+//! Ranks that sleep outside of the library once a call has returned: on the inline seat nobody
+//! makes progress for them then, and nobody may need it.
 
 use std::sync::{Condvar, Mutex};
 use std::thread;

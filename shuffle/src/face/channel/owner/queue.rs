@@ -456,8 +456,8 @@ impl Queue {
         }
     }
 
-    /// Ends what waits and is `over` now, with `status`; goes on with the rest. The last that `over`
-    /// is told is whether it is a send whose caller has gone on.
+    /// Ends what waits and is `over` now, with `status`; goes on with the rest. `over` is told of
+    /// which port it is, its number, its time, and whether it is a send whose caller has gone on.
     fn end_where(
         &mut self,
         status: Status,
