@@ -40,7 +40,7 @@ SIGNALS
   SIGTERM, SIGINT and SIGHUP end it: ranks that wait for others of their job hear why, and the
   jobs that have begun come to their end first. A second one ends it at once; with --nics, those
   that have not ended 5 seconds later are killed. One that was ignored when the agent was started,
-  as by `nohup`, does nothing; with --nics it does.
+  as by `nohup`, does nothing.
 
 EXIT STATUS
   0  its job, or all of them, has ended, or a signal has ended it
@@ -135,7 +135,6 @@ impl AgentArgs {
 /// Signals that ask for its end; not those that were ignored when it was started, as by `nohup`.
 struct Asked {
     signals: Signals,
-    ignored: Vec<i32>,
     were_any: Cell<bool>,
 }
 
@@ -147,7 +146,7 @@ impl AskedToEnd for Asked {
     fn take(&self) -> bool {
         // All that have come: two at once are one wish.
         let signals = std::iter::from_fn(|| self.signals.next());
-        let asks = |signal| signal != libc::SIGUSR1 && !self.ignored.contains(&signal);
+        let asks = |signal| signal != libc::SIGUSR1 && !self.signals.are_ignored(signal);
         let is_wish = signals.fold(false, |any, signal| any | asks(signal));
         self.were_any.set(self.were_any.get() | is_wish);
         is_wish
@@ -200,7 +199,6 @@ pub fn run(args: AgentArgs) -> Result<i32, Error> {
     })?;
     let asked = Asked {
         signals,
-        ignored: Signals::ignored(),
         were_any: Cell::new(false),
     };
     match linger {

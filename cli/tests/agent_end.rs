@@ -122,17 +122,46 @@ fn agents_of_two_nodes_end_while_they_wait_for_their_ranks() {
 /// As one that `nohup` runs.
 #[test]
 fn a_signal_that_was_ignored_before_is_ignored_still() {
-    let name = format!("trihop-test-end-ignored-{}", std::process::id());
-    let mut agent = Command::new("env");
-    agent.args(["--default-signal=TERM", "--ignore-signal=HUP", TRIHOP]);
-    agent.args(["agent", "--name", &name, "--ranks", "2"]);
-    let mut agent = Launched::start(agent);
-    assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
-    signal_and_wait(&agent, libc::SIGHUP);
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert!(agent.runs());
-    agent.signal(libc::SIGTERM);
-    has_ended_well(&agent.wait(), "the agent");
+    for nics in ["1", "2"] {
+        let name = format!("trihop-test-end-ignored-{nics}-{}", std::process::id());
+        let mut agent = Command::new("env");
+        agent.args(["--default-signal=TERM", "--ignore-signal=HUP", TRIHOP]);
+        agent.args(["agent", "--name", &name, "--ranks", "2", "--nics", nics]);
+        let mut agent = Launched::start(agent);
+        assert_eq!(agent.wait_for_lines(1), [format!("ready {name}")]);
+        // Two of them would end several at once.
+        for _ in 0..2 {
+            signal_and_wait(&agent, libc::SIGHUP);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(agent.runs());
+        agent.signal(libc::SIGTERM);
+        has_ended_well(&agent.wait(), "the agent");
+    }
+}
+
+#[test]
+fn agents_go_on_where_nobody_reads_what_they_say() {
+    let test = "agents_go_on_where_nobody_reads_what_they_say";
+    if role().is_some() {
+        return exchange_until_told(true).unwrap();
+    }
+    let name = format!("trihop-test-end-unheard-{}", std::process::id());
+    let mut agents = Command::new("sh");
+    agents.args(["-c", "exec \"$@\" >/dev/full", "sh", TRIHOP]);
+    agents.args(["agent", "--name", &name, "--ranks", "2", "--nics", "2"]);
+    let agents = Launched::start(agents);
+    // No line of theirs says when they are ready.
+    until("the agents have their name", || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        sockets
+            .lines()
+            .any(|line| line.ends_with(&format!(" @{name}")))
+    });
+    let ranks = [(), ()].map(|()| start_rank(test, &name, "", "steady"));
+    have_attached(&ranks);
+    end_ranks(ranks);
+    has_ended_well(&agents.wait(), "the agents");
 }
 
 fn was_told(rank: Launched) {

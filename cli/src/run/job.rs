@@ -488,7 +488,9 @@ impl Job {
                 outputs.stderr.flush();
             });
         }
-        if let Some(errno) = self.outputs.stdout.broken() {
+        // Who does not listen to agents does not wait for them; others may need them.
+        let broken = self.outputs.stdout.broken();
+        if let Some(errno) = broken.filter(|_| !self.spec.are_agents) {
             let status = if errno == Errno::PIPE {
                 128 + libc::SIGPIPE
             } else {
@@ -509,6 +511,9 @@ impl Job {
                 continue;
             };
             let are_agents = self.spec.are_agents;
+            if are_agents && signals.are_ignored(number) {
+                continue;
+            }
             let ends = [Signal::INT, Signal::TERM].contains(&signal)
                 || are_agents && signal == Signal::HUP;
             let is_second = ends && self.signalled;

@@ -172,11 +172,11 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
                    --seat agent starts";
         return Err(Error::Usage(why.to_owned()));
     }
+    let (nodes, agents) = (spec.node_sizes.len(), spec.agents);
     spec.agent_under = match (&tool, args.agent_under) {
-        (Some(tool), _) => tool.words()?,
+        (Some(tool), _) => tool.begin(nodes, agents)?,
         (None, under) => under.map_or_else(Vec::new, |Words(words)| words),
     };
-    let (nodes, agents) = (spec.node_sizes.len(), spec.agents);
     spec.minis = args.minis_per_rank.unwrap_or(1);
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env

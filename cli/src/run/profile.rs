@@ -23,11 +23,12 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    /// The words that run an agent under it.
+    /// The words that run an agent under it. What an earlier job of so many agents on each of so
+    /// many nodes has left is removed.
     ///
     /// # Errors
     /// It is not installed; its folder cannot be made, or has a name that is no text.
-    pub(super) fn words(&self) -> Result<Vec<String>, Error> {
+    pub(super) fn begin(&self, nodes: usize, agents: u32) -> Result<Vec<String>, Error> {
         match self {
             Self::Valgrind => {
                 is_installed("--agent-valgrind", "valgrind", "valgrind")?;
@@ -45,6 +46,14 @@ impl Tool {
                 is_installed("--agent-flamegraph", "perf", packages)?;
                 fs::create_dir_all(folder)
                     .map_err(|e| Error::system(format!("making {}", folder.display()), e))?;
+                for (node, agent) in each(nodes, agents) {
+                    let data = data_of(folder, &node.to_string(), &agent.to_string());
+                    for file in [data.with_extension("folded"), data] {
+                        remove(&file).map_err(|e| {
+                            Error::system(format!("removing {}", file.display()), e)
+                        })?;
+                    }
+                }
                 let data = data_of(folder, "{node}", "{agent}");
                 let data = data.to_str().ok_or_else(|| {
                     let why = format!("--agent-flamegraph {}: no text", folder.display());
@@ -67,16 +76,27 @@ impl Tool {
         let Self::Perf(folder) = self else {
             return Ok(());
         };
-        for node in 0..nodes {
-            for agent in 0..agents {
-                let data = data_of(folder, &node.to_string(), &agent.to_string());
-                fold(&data).map_err(|e| {
-                    let what = format!("the stacks of agent {agent} of node {node}");
-                    Error::system(what, e)
-                })?;
-            }
-        }
-        Ok(())
+        // Those of all agents that have left some, whatever is missing of others.
+        let folded = each(nodes, agents).map(|(node, agent)| {
+            let data = data_of(folder, &node.to_string(), &agent.to_string());
+            fold(&data).map_err(|e| {
+                let what = format!("the stacks of agent {agent} of node {node}");
+                Error::system(what, e)
+            })
+        });
+        folded.fold(Ok(()), Result::and)
+    }
+}
+
+/// Each agent: its node, and its number there.
+fn each(nodes: usize, agents: u32) -> impl Iterator<Item = (usize, u32)> {
+    (0..nodes).flat_map(move |node| (0..agents).map(move |agent| (node, agent)))
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 

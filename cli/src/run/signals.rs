@@ -11,6 +11,18 @@ pub(super) const FORWARDED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHU
 pub(crate) struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,
+    /// Those that this process was told to ignore, as by `nohup`. Blocked, they come all the same.
+    ignored: Vec<i32>,
+}
+
+fn is_ignored(signal: &i32) -> bool {
+    // SAFETY: sigaction is plain data; without a new action the call only writes to it.
+    let (code, action) = unsafe {
+        let mut action = mem::zeroed::<libc::sigaction>();
+        let code = libc::sigaction(*signal, std::ptr::null(), &raw mut action);
+        (code, action)
+    };
+    code == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 impl Signals {
@@ -40,21 +52,16 @@ impl Signals {
         }
         // SAFETY: the descriptor was opened just now and nobody else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-        Ok(Self { descriptor, before })
+        Ok(Self {
+            descriptor,
+            before,
+            ignored: FORWARDED.into_iter().filter(is_ignored).collect(),
+        })
     }
 
-    /// Those of them that this process was told to ignore. Blocked, they come all the same.
-    pub(crate) fn ignored() -> Vec<i32> {
-        let is_ignored = |&signal: &i32| {
-            // SAFETY: sigaction is plain data; without a new action the call only writes to it.
-            let (code, action) = unsafe {
-                let mut action = mem::zeroed::<libc::sigaction>();
-                let code = libc::sigaction(signal, std::ptr::null(), &raw mut action);
-                (code, action)
-            };
-            code == 0 && action.sa_sigaction == libc::SIG_IGN
-        };
-        FORWARDED.into_iter().filter(is_ignored).collect()
+    /// Whether signals of this number were to be ignored.
+    pub(crate) fn are_ignored(&self, signal: i32) -> bool {
+        self.ignored.contains(&signal)
     }
 
     /// What the ranks block: what was blocked before, but nothing that is forwarded to them.
