@@ -9,14 +9,16 @@ use trihop_transport::bootstrap::Custom;
 
 use super::{Shape, over_network};
 use crate::conformance::ranks::ranks;
-use crate::{Job, Rank, Reduce, Result};
+use crate::{Job, Rank, Reduce, Result, State};
 
-/// Where the ranks of the test's job meet without a call of the library: how many have come so far.
-/// One job runs at a time.
-static MEETING: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
+/// Where the ranks of a job meet without a call of the library: how many have come so far.
+type Meeting = (Mutex<u32>, Condvar);
 
-fn meet(size: u32) {
-    let (come, all_here) = &MEETING;
+/// Of each test, of which one job runs at a time.
+static CALLS: Meeting = (Mutex::new(0), Condvar::new());
+static ROUNDS: Meeting = (Mutex::new(0), Condvar::new());
+
+fn meet((come, all_here): &Meeting, size: u32) {
     let mut come = come.lock().unwrap();
     *come += 1;
     let all = come.div_ceil(size) * size;
@@ -39,14 +41,14 @@ fn call_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
         come();
         let mut sums = vec![u64::from(rank); values];
         job.allreduce(&mut sums, Reduce::Sum)?;
-        meet(size);
+        meet(&CALLS, size);
         assert!(
             sums.iter()
                 .all(|&sum| sum == u64::from(size * (size - 1) / 2))
         );
         come();
         let all = job.allgather(&vec![rank as u8; values])?;
-        meet(size);
+        meet(&CALLS, size);
         assert!(all.iter().all(|of| of.len() == values));
         come();
         let mine = if rank == last {
@@ -55,7 +57,7 @@ fn call_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
             Vec::new()
         };
         let told = job.broadcast(Rank(last), &mine)?;
-        meet(size);
+        meet(&CALLS, size);
         assert_eq!(told.len(), values);
     }
     job.shutdown()
@@ -65,8 +67,94 @@ fn call_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 fn who_has_the_result_of_a_collective_call_may_sleep_outside_of_the_library() {
     let shapes: [Shape; 3] = [(2, |_| 0), (5, |_| 0), (6, |rank| rank / 2)];
     for (count, node) in shapes {
-        *MEETING.0.lock().unwrap() = 0;
+        *CALLS.0.lock().unwrap() = 0;
         for (rank, outcome) in ranks(count, node, call_and_sleep) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
+/// Each rank is the last one to end a round in turn, in which all send much to all.
+fn end_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
+    let heard = State::new(0_u64);
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let shuffle = job
+        .shuffle("silent rounds")
+        .handler_with(&heard, |heard, message, _| {
+            *heard += message.bytes.len() as u64;
+        })
+        .open()?;
+    let size = job.size();
+    let mut all = 0;
+    for (last, bytes) in
+        (0..size).flat_map(|last| [8, 3000, 100_000, 700_000].map(|bytes| (last, bytes)))
+    {
+        for target in 0..size {
+            shuffle.send(Rank(target), 0, &vec![7; bytes])?;
+        }
+        if rank == last {
+            thread::sleep(Duration::from_millis(2));
+        }
+        shuffle.round()?;
+        meet(&ROUNDS, size);
+        all += u64::from(size) * bytes as u64;
+        assert_eq!(heard.with(|heard| *heard), all);
+    }
+    shuffle.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn who_has_ended_a_round_may_sleep_outside_of_the_library() {
+    let shapes: [Shape; 4] = [
+        (2, |_| 0),
+        (5, |_| 0),
+        (2, |rank| rank),
+        (6, |rank| rank / 2),
+    ];
+    for (count, node) in shapes {
+        *ROUNDS.0.lock().unwrap() = 0;
+        for (rank, outcome) in ranks(count, node, end_and_sleep) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
+/// Handlers send long records while their rank ends a round, behind its marks: these wait for the
+/// end of the round at their targets, and so may keep nobody from it.
+fn send_behind(rank: u32, bootstrap: Custom) -> Result<()> {
+    let heard = State::new([0_u32; 2]);
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let shuffle = job
+        .shuffle("behind")
+        .handler_with(&heard, |heard, message, outbox| {
+            heard[message.kind as usize] += 1;
+            if message.kind == 0 {
+                for _ in 0..6 {
+                    outbox.send(message.source, 1, &[7; 300_000]).unwrap();
+                }
+            }
+        })
+        .open()?;
+    let (size, rounds) = (job.size(), 20);
+    for _ in 0..rounds {
+        for target in (0..size).filter(|&target| target != rank) {
+            shuffle.send(Rank(target), 0, b"answer this")?;
+        }
+        shuffle.round()?;
+    }
+    shuffle.fence()?;
+    let asked = rounds * (size - 1);
+    assert_eq!(heard.with(|heard| *heard), [asked, 6 * asked]);
+    shuffle.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn what_handlers_send_behind_the_end_of_a_round_keeps_nobody_in_it() {
+    let shapes: [Shape; 2] = [(2, |rank| rank), (4, |rank| rank / 2)];
+    for (count, node) in shapes {
+        for (rank, outcome) in ranks(count, node, send_behind) {
             outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
         }
     }

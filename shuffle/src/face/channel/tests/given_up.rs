@@ -71,6 +71,29 @@ fn a_port_may_be_dropped_while_its_sends_fail() {
     on_both!(2, |rank| rank, dropped_with_failures);
 }
 
+/// Channels are not ended beside a fence of all streams, which waits for them.
+fn ended_beside_a_fence<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let mine = channels.create(ChannelLimits::default())?;
+    mine.send(3, b"still here", Return::WhenDeposited, Timeout::Never)?;
+    job.start_fence()?;
+    let refused = |outcome| matches!(outcome, Err(Error::Misuse { .. }));
+    assert!(refused(channels.clone().shutdown()));
+    assert!(refused(channels.clone().keep().map(drop)));
+    job.wait_fence()?;
+    let message = mine.get(Timeout::Once)?;
+    assert_eq!(
+        (message.kind, message.bytes),
+        (3, b"still here"[..].to_vec().into())
+    );
+    job.barrier()
+}
+
+#[test]
+fn channels_that_may_not_end_yet_have_their_messages_still() {
+    on_both!(1, |_| 0, ended_beside_a_fence);
+    on_both!(2, |rank| rank, ended_beside_a_fence);
+}
+
 /// A port is closed while what it has sent waits for room.
 fn closed_with_sends<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let limits = ChannelLimits {
