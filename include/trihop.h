@@ -1203,7 +1203,7 @@ trihop_status_t trihop_finalize(struct trihop_job_t *job);
 
 // Makes one round of progress of everything in the job: on an inline job handlers are called here.
 // `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes
-// progress without it.
+// progress without it. Where nothing moved, other processes run first: ranks may outnumber cores.
 //
 // Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
 // is gone.
@@ -2457,8 +2457,8 @@ trihop_status_t trihop_channel_owner(const struct trihop_channel_t *channel, uin
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
 
-// Gives a port back. What it has sent still comes into the channel as there is room. A channel that
-// is closed goes with its last port. Null is fine.
+// Gives a port back. What it has sent still comes into the channel as there is room. A channel
+// that is closed goes with its last port. Null is fine.
 //
 // Threads: as `trihop_channel_t`, and no other call on it may be under way or follow.
 trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);

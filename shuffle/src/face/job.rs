@@ -18,7 +18,7 @@ use crate::config::Options;
 use crate::endpoint::Channel;
 use crate::error::Result;
 use crate::job::{JobState, detect};
-use crate::seat::{self, Inline, Seat, Seating};
+use crate::seat::{self, Inline, Seat, Seating, give_way};
 use crate::signal::DumpOutput;
 use crate::terminate::reduce::{Number, Reduce};
 
@@ -260,12 +260,15 @@ impl<S: Seat> Job<S> {
         self.seat.one_at_a_time(None, what, call)
     }
 
-    /// One round of progress of everything in the job; true when anything moved.
+    /// One round of progress of everything in the job; true when anything moved. Where nothing did,
+    /// other processes run first (`sched_yield`).
     ///
     /// # Errors
     /// As [`Job::barrier`].
     pub fn progress(&self) -> Result<bool> {
-        self.seat.progress("poll")
+        let has_moved = self.seat.progress("poll")?;
+        give_way(has_moved);
+        Ok(has_moved)
     }
 
     /// Rounds of progress that were made so far, no matter which call made them; `None` inside an

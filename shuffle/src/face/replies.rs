@@ -222,9 +222,7 @@ impl<'h> UntypedReplies<'h> {
                 Ok(true)
             }
             Err(Error::WouldBlock) => {
-                if self.shuffle.poll()? == 0 {
-                    std::thread::yield_now(); // as in `pull`
-                }
+                self.shuffle.poll()?;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -238,15 +236,11 @@ impl<'h> UntypedReplies<'h> {
     pub fn pull<V>(&self, mut take: impl FnMut(&[u8]) -> V) -> Result<Option<V>> {
         let mut taken = self.lend(|window| window.take_first(&mut take))?;
         if taken.is_none() {
-            let has_moved = self.shuffle.poll()? > 0;
+            self.shuffle.poll()?;
             taken = self.lend(|window| {
                 window.check(self.shuffle.name())?;
                 Ok::<_, Error>(window.take_first(take))
             })??;
-            if taken.is_none() && !has_moved {
-                // Who asks in a loop lets others run, of whom there may be more than cores.
-                std::thread::yield_now();
-            }
         }
         if taken.is_some() {
             self.under_way.update(|under_way| under_way - 1);

@@ -40,7 +40,7 @@ macro_rules! common_verbs {
             }
 
             /// One round of progress; returns how many records or items were delivered to this
-            /// stream meanwhile.
+            /// stream meanwhile. Where nothing moved, other processes run first.
             ///
             /// # Errors
             /// The transport's, and [`Error::Nested`](crate::Error::Nested) inside an inline

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trihop_transport::topology::Rank;
 
-use super::{Seating, relay};
+use super::{Seating, give_way, relay};
 use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
@@ -251,8 +251,10 @@ impl<S: Seating> Handle<S> {
                 .with("poll", |job| Ok(job.engine.stream(self.id)?.0.delivered()))
         };
         let before = delivered()?;
-        self.seat.progress("poll")?;
-        Ok(delivered()? - before)
+        let has_moved = self.seat.progress("poll")?;
+        let records = delivered()? - before;
+        give_way(has_moved || records > 0);
+        Ok(records)
     }
 
     /// Waits until the queues of one stage have passed on what was in them.
@@ -415,7 +417,7 @@ impl<S: Seating> Handle<S> {
         &self,
         mut take: impl FnMut(Delivery<'_>) -> Result<(), BadRun>,
     ) -> Result<u64> {
-        self.seat.progress("take")?;
+        let has_moved = self.seat.progress("take")?;
         self.seat.begin_taking()?;
         let mut taken = HandingOut {
             handle: self,
@@ -446,6 +448,7 @@ impl<S: Seating> Handle<S> {
             });
             taken.map_err(|why| Error::bad_peer(source, why))?;
         }
+        give_way(has_moved || records > 0);
         Ok(records)
     }
 }

@@ -270,3 +270,11 @@ pub(crate) trait Seating: Clone {
     /// Writes what the seat itself knows, behind the queues of the streams.
     fn dump_own(&self, writer: &mut dyn Write) -> std::io::Result<()>;
 }
+
+/// After a round of progress of a caller who asks in a loop: where it found nothing, others run, of
+/// whom there may be more than cores.
+pub(crate) fn give_way(found_something: bool) {
+    if !found_something {
+        std::thread::yield_now();
+    }
+}

@@ -16,7 +16,7 @@ use super::wire::Request;
 use super::{Channel, Received, Return, Timeout, poll};
 use crate::error::{Error, Result};
 use crate::job::JobState;
-use crate::seat::Seat;
+use crate::seat::{Seat, give_way};
 
 /// What an answer is to the caller.
 pub(super) trait FromAnswer {
@@ -249,10 +249,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             }
         }
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
-        if answered.is_none() && !has_moved && asks_again {
-            // Who asks in a loop lets others run, of whom there may be more than cores.
-            std::thread::yield_now();
-        }
+        give_way(answered.is_some() || has_moved || !asks_again);
         answered.map(|answered| self.finish(answered)).transpose()
     }
 }

@@ -27,7 +27,7 @@ use trihop_transport::topology::Rank;
 
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
-use crate::seat::{Handle, Seat};
+use crate::seat::{Handle, Seat, give_way};
 use crate::stats::Stats;
 pub use asked::Asked;
 pub use builder::ChannelsBuilder;
@@ -217,6 +217,7 @@ impl<S: Seat> Channels<S> {
     /// The transport's; [`Error::Nested`] inside a handler.
     pub fn progress(&self) -> Result<bool> {
         let moved = self.handle.seat.progress("the progress of channels")?;
+        give_way(moved);
         self.ask_unasked()?;
         self.expire();
         Ok(moved)
