@@ -153,6 +153,7 @@ fn write_header() {
         "seat",
         "job",
         "topology",
+        "survivors",
         "collective",
         "custom",
         "stream/message",

@@ -1032,6 +1032,8 @@ typedef struct trihop_stage_stats_t {
   uint64_t wakes;
   // Sum over the queues of `forwarded_bytes`.
   uint64_t forwarded_bytes;
+  // Sum over the queues of `dropped_runs`.
+  uint64_t dropped_runs;
 } trihop_stage_stats_t;
 
 // What one output queue has done. Later versions add fields at the end.
@@ -1062,6 +1064,9 @@ typedef struct trihop_queue_stats_t {
   uint64_t wakes;
   // Bytes of `forwarded_runs`.
   uint64_t forwarded_bytes;
+  // Of the runs, those that were dropped, since the other end is gone and the job goes
+  // on without it.
+  uint64_t dropped_runs;
 } trihop_queue_stats_t;
 
 // What one thread of a job has used so far, as the kernel counts it. Later versions add fields at
@@ -1317,6 +1322,34 @@ trihop_status_t trihop_representative(const struct trihop_job_t *job,
                                       uint32_t of,
                                       uint32_t towards,
                                       uint32_t *rank);
+
+// From now on the job goes on without ranks, or nodes, that are gone: else the first of them ends
+// it for all. Collective over all ranks, as a barrier; for ranks that have an agent, which relay
+// for nobody else.
+//
+// From then on what a call wants of a rank that is gone fails with the error that names it, as
+// `TRIHOP_ERR_PEER_DEAD`: a send to it, and a call on a channel of its. So does what all ranks take
+// part in: a fence, a round, a collective, the opening of a stream, `trihop_finalize`. All else
+// goes on, as if that rank were silent; `trihop_lost` says who is gone. What the rank had sent by
+// calls that have returned arrives, and what was on its way to it is dropped and counted
+// (`dropped_runs`). Where an agent is gone, or a node, so are for other nodes its ranks, and for
+// these those of all other nodes (`TRIHOP_ERR_AGENT_DEAD`, or `TRIHOP_ERR_PEER_DEAD`). The 65th
+// loss ends the job.
+//
+// Fails with `TRIHOP_ERR_MISUSE` for ranks without an agent.
+// Threads: as `trihop_barrier`.
+trihop_status_t trihop_survive(const struct trihop_job_t *job);
+
+// Ranks that this one cannot reach any more, ascending: those that are gone since
+// `trihop_survive`, and those behind an agent that is. `count` becomes their number, and `ranks`
+// has the first `most` of them; it may be null where `most` is 0.
+//
+// Fails as every call where the job has failed.
+// Threads: as the job.
+trihop_status_t trihop_lost(const struct trihop_job_t *job,
+                            uint32_t *ranks,
+                            size_t most,
+                            size_t *count);
 
 // Waits until every rank has called this as often as this rank. Collective over all ranks; not
 // inside a handler.

@@ -476,6 +476,19 @@ public:
 
     void barrier() const { check(trihop_barrier(job_)); }
 
+    /* Has the job go on without ranks that are gone: see trihop_survive. */
+    void survive() const { check(trihop_survive(job_)); }
+
+    /* Ranks that this one cannot reach any more: see trihop_lost. */
+    std::vector<std::uint32_t> lost() const {
+        std::size_t count = 0;
+        check(trihop_lost(job_, nullptr, 0, &count));
+        std::vector<std::uint32_t> ranks(count);
+        check(trihop_lost(job_, ranks.data(), ranks.size(), &count));
+        if (count < ranks.size()) ranks.resize(count);
+        return ranks;
+    }
+
     /* A barrier of the ranks of this process alone. */
     void barrier_of_process() const { check(trihop_minirank_barrier(job_)); }
 

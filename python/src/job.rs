@@ -234,6 +234,23 @@ impl Job {
         Ok(py.detach(|| self.job.barrier()).map_err(Failure::from)?)
     }
 
+    /// From now on the job goes on without ranks, or nodes, that are gone: else the first of them
+    /// ends it for all. For ranks that have an agent. What is wanted of one that is gone, and what
+    /// all ranks take part in, raises from then on; `lost` says who is gone. Collective.
+    ///
+    /// Raises `Misuse` for ranks without an agent.
+    fn survive(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.job.survive()).map_err(Failure::from)?)
+    }
+
+    /// Ranks that this one cannot reach any more: those that are gone since `survive`, and those
+    /// behind an agent that is.
+    #[getter]
+    fn lost(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        let lost = py.detach(|| self.job.lost()).map_err(Failure::from)?;
+        Ok(lost.into_iter().map(|rank| rank.0).collect())
+    }
+
     /// Reduces numbers over all ranks: "sum", "min", "max", and of integers "xor", "and", "or".
     /// Every rank gives a number, or an array or a list of as many; integers are reduced in 64
     /// bits, others as `float64`. Returns a number, or an array of these. Collective.

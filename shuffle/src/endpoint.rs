@@ -128,6 +128,8 @@ pub(crate) struct Engine {
     /// Of a relay: the round that it takes part in, by place of the stream.
     joined: Vec<Option<Round>>,
     pub collectives: Collectives,
+    /// Members are lost: whatever collectives say that they miss is no error.
+    has_lost: bool,
     /// Bound of a stream's spill where its options say none.
     pub spill_share_bytes: usize,
     /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live
@@ -164,6 +166,7 @@ impl Engine {
             completions: Vec::new(),
             posted: 0,
             joined: Vec::new(),
+            has_lost: false,
             spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
             trace: Trace::default(),

@@ -8,6 +8,7 @@ mod card;
 mod directory;
 mod fence_of_all;
 mod lives;
+mod lost;
 mod open;
 mod parked;
 mod patience;
@@ -34,6 +35,8 @@ use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
 use lives::Lives;
+use lost::Lost;
+pub(crate) use lost::Stage as LossStage;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
 pub(crate) use parked::{Awaited, Way, wake_each};
@@ -70,6 +73,7 @@ pub(crate) struct JobState {
     pub fencing: bool,
     checked_ns: u64,
     lives: Lives,
+    lost: Lost,
     /// What has ended progress: every later call says so.
     failure: Option<Error>,
     /// Rounds of progress that were made so far, no matter which call made them.
@@ -122,6 +126,7 @@ impl JobState {
         self.check_failure()?;
         match self.progress_once(handlers) {
             Ok(worked) => Ok(worked),
+            Err(error) if self.is_due_to_loss(&error) => Ok(true),
             Err(error) => Err(self.fail(error)),
         }
     }
@@ -166,7 +171,10 @@ impl JobState {
         if self.parked.has_woken() {
             self.bell.ring();
         }
-        let worked = self.engine.round(handlers, now_ns)?;
+        let mut worked = self.engine.round(handlers, now_ns)?;
+        if self.has_open_losses() {
+            worked |= self.end_losses(now_ns);
+        }
         if worked {
             self.engine.trace.end(begun, "round");
         }
@@ -279,7 +287,11 @@ impl JobState {
     /// What has ended one of them.
     pub fn next_request(&mut self) -> Result<Option<Request>> {
         let talk = talk(&self.engine, &self.options);
-        self.node.next_request(&talk)
+        let request = self.node.next_request(&talk)?;
+        if request.is_none() {
+            self.check_ranks_left()?;
+        }
+        Ok(request)
     }
 
     /// As a relay: answers the last request. Where a rank cannot be told, the job fails, which all

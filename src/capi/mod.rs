@@ -31,6 +31,7 @@ pub mod seat;
 pub mod stats;
 pub mod status;
 pub mod stream;
+pub mod survivors;
 pub mod threads;
 pub mod topology;
 

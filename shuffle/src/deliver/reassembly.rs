@@ -70,6 +70,8 @@ pub(crate) enum Assembled {
     Whole(Partial),
     /// The record may not begin now: the reassembly limit is reached.
     Later,
+    /// There is no more of it: its source is gone.
+    Cut,
 }
 
 /// Records in reassembly, one per inbound lane or link at most, in buffers of `limit_bytes`
@@ -105,9 +107,25 @@ impl Reassembly {
         self.partials.get(&input).map_or(0, |p| p.total)
     }
 
+    /// Drops the record of this input, of which no more comes; whether there was one.
+    pub fn forget(&mut self, input: Input) -> bool {
+        let Some(partial) = self.partials.remove(&input) else {
+            return false;
+        };
+        self.reserved_bytes -= bytes_of(&partial.bytes);
+        long_buffers::keep(partial.bytes);
+        true
+    }
+
     /// Takes one fragment. Of a record that begins, `head` bytes are kept free before it.
     pub fn add(&mut self, input: Input, run: &Run<'_>, head: usize) -> Result<Assembled, BadRun> {
         let mut payload = run.payload;
+        if run.header.flags == run_flags::CUT {
+            return match self.forget(input) {
+                true => Ok(Assembled::Cut),
+                false => Err(BadRun::Fragment("an end without a beginning")),
+            };
+        }
         if run.header.flags == run_flags::FIRST {
             if self.partials.contains_key(&input) {
                 return Err(BadRun::Fragment("a record begins inside another"));
@@ -272,6 +290,21 @@ mod tests {
             add(&mut reassembly, 0, &middle),
             Ok(Assembled::Growing)
         ));
+    }
+
+    #[test]
+    fn a_record_that_is_cut_is_none_and_gives_its_room_back() {
+        let mut reassembly = Reassembly::new(100, 1000);
+        let cut = fragment(run_flags::CUT, 3, b"");
+        assert!(add(&mut reassembly, 0, &cut).is_err(), "nothing has begun");
+        for _ in 0..2 {
+            let begun = add(&mut reassembly, 0, &first(90, b"01234567"));
+            assert!(matches!(begun, Ok(Assembled::Growing)));
+            let cut = add(&mut reassembly, 0, &cut);
+            assert!(matches!(cut, Ok(Assembled::Cut)));
+            assert_eq!(reassembly.reserved_bytes(), 0);
+        }
+        assert!(!reassembly.forget(Input(0)));
     }
 
     #[test]

@@ -88,11 +88,16 @@ impl Engine {
         if let Sink::Collectives(heard) = &mut self.streams[system].sink {
             while let Some((source, kind, bytes)) = heard.pop() {
                 worked = true;
-                self.collectives.receive(source, kind, &bytes)?;
+                // Where ranks are missed, the others need not have called the same.
+                match self.collectives.receive(source, kind, &bytes) {
+                    Err(error) if !self.has_lost => return Err(error),
+                    _ => {}
+                }
             }
         }
-        if let Some(error) = self.collectives.take_mismatch() {
-            return Err(error);
+        match self.collectives.take_mismatch() {
+            Some(error) if !self.has_lost => return Err(error),
+            _ => {}
         }
         while let Some(message) = self.collectives.front() {
             match self.outs[system].try_send(message.target, message.kind, &message.bytes) {

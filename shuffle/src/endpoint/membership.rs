@@ -6,11 +6,11 @@ use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Bell;
 
-use super::{Engine, StreamId};
+use super::{Engine, SYSTEM_STREAM, StreamId};
 use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
-use crate::member::Members;
+use crate::member::{Loss, Members};
 use crate::queue::Input;
 use crate::route::EndpointId;
 use crate::terminate::collective::Collectives;
@@ -109,6 +109,46 @@ impl Engine {
             }
         });
         Ok(())
+    }
+
+    /// Members are lost, and the job goes on: `lost` says all that are out of reach now, and `ends`
+    /// which endpoints that this one exchanges anything with have become so. What is sent to these
+    /// is dropped; what had come from them moves on.
+    pub fn lose(&mut self, lost: &Arc<[Loss]>, ends: &[EndpointId]) {
+        let here = |end: &EndpointId| self.topology.is_here(*end);
+        let places: Vec<u32> = ends
+            .iter()
+            .filter(|end| here(end))
+            .map(|&end| self.place_of(end))
+            .collect();
+        self.has_lost = true;
+        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
+            // What collectives have to say to who is lost is dropped on its way.
+            if state.id != SYSTEM_STREAM {
+                out.lose(lost);
+            }
+            state.rounds.give_up();
+            let lanes = state.inbound.inbox.layout().lanes();
+            for &end in ends {
+                let links = &out.queues.remotes;
+                let links = (0..links.len()).filter(|&number| links[number].end == end);
+                state
+                    .inbound
+                    .lost
+                    .extend(links.map(|number| Input::link(lanes, number)));
+                out.queues.lose(end);
+            }
+            for &place in &places {
+                let of_it = state.inbound.lanes_of(place);
+                state.inbound.lost.extend(of_it.map(Input::lane));
+            }
+        }
+    }
+
+    /// Whether all that had come from members that are lost has moved on.
+    pub fn has_drained_lost(&self) -> bool {
+        let mut streams = self.streams.iter();
+        streams.all(|state| state.inbound.lost.is_empty())
     }
 
     /// Whether this endpoint exchanges anything with another: on its node, or over a link.

@@ -24,6 +24,37 @@ pub(crate) struct Begun {
     blocked: HashSet<Input>,
     /// Copies of broadcasts.
     copying: HashMap<Input, Copying>,
+    /// Target and source of the long records that are passed on and have not ended.
+    records: HashMap<Input, (u32, u32)>,
+}
+
+impl Begun {
+    /// A fragment of a long record goes on.
+    #[cold]
+    fn passes_on(&mut self, input: Input, run: &Run<'_>) {
+        let RunHeader { target, source, .. } = run.header;
+        match run.is_last() {
+            true => self.records.remove(&input),
+            false => self.records.insert(input, (target, source)),
+        };
+    }
+
+    /// What is to take the place of the rest of a long record that is passed on, where nothing more
+    /// of it comes.
+    pub fn cut(&self, input: Input) -> Option<RunHeader> {
+        let (target, source) = *self.records.get(&input)?;
+        Some(RunHeader {
+            target,
+            source,
+            count: 0,
+            flags: run_flags::CUT,
+        })
+    }
+
+    /// That has gone on.
+    pub fn has_cut(&mut self, input: Input) {
+        self.records.remove(&input);
+    }
 }
 
 /// A stream while its runs move on: everything of it but where they lie.
@@ -68,7 +99,7 @@ impl<H: Handlers> Forwarding<'_, H> {
         let (run, _) = Run::split(runs, self.topology.size())?;
         let moved = self.forward(at, &run, input)?;
         if moved && run.is_fragment() {
-            self.record = Some(run.header.flags & run_flags::LAST == 0);
+            self.record = Some(!run.is_last());
         }
         Ok(moved.then_some(run.frame.len()))
     }
@@ -104,7 +135,11 @@ impl<H: Handlers> Forwarding<'_, H> {
             .out()
             .queues
             .push(at, target, run.frame, run.header.flags, input);
-        pushed.ok_or(BadRun::Route(target.0))
+        let pushed = pushed.ok_or(BadRun::Route(target.0))?;
+        if pushed && run.is_fragment() {
+            self.begun.passes_on(input, run);
+        }
+        Ok(pushed)
     }
 
     /// Takes a mark: what follows over this edge waits for the end of the round.
@@ -217,7 +252,7 @@ impl<H: Handlers> Forwarding<'_, H> {
             _ => RUN_HEADER_BYTES,
         };
         match self.reassembly.add(input, run, head)? {
-            Assembled::Growing => Ok(true),
+            Assembled::Growing | Assembled::Cut => Ok(true),
             Assembled::Later => Ok(false),
             // A long item is a run of its own, as all others.
             Assembled::Whole(item) if head > 0 => {

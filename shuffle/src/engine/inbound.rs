@@ -226,6 +226,12 @@ impl Links {
             Completion::Failed { peer, error, .. } => {
                 let rank = peer.and_then(|p| queues.members.end_of(p));
                 match rank {
+                    // Nothing else is to be expected of its links.
+                    Some(rank) if queues.lost.contains(&rank) => Ok(()),
+                    None if !queues.lost.is_empty() => {
+                        tracing::debug!(%error, "a link has failed, of one that is lost");
+                        Ok(())
+                    }
                     Some(rank) => Err(trihop_transport::Error::LinkFailed {
                         rank: rank.0,
                         why: error.to_string(),

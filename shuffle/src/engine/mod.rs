@@ -23,9 +23,9 @@ use std::sync::Arc;
 use trihop_transport::link::{Completion, Link};
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::protocol::wire::Run;
+use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, Run};
 use trihop_transport::ring::Inbox;
-use trihop_transport::topology::Topology;
+use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::{PoolLimits, StreamOptions};
 use crate::deliver::{Handover, Reassembly};
@@ -65,6 +65,8 @@ pub(crate) struct Inbound {
     begun: Begun,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
+    /// Of endpoints that are lost: inputs of which not all has moved on that had come.
+    pub lost: Vec<Input>,
 }
 
 impl Inbound {
@@ -92,7 +94,20 @@ impl Inbound {
             ),
             begun: Begun::default(),
             drained: vec![0; lanes],
+            lost: Vec::new(),
         }
+    }
+
+    /// Whether all that an input has shown has moved on.
+    fn is_drained(&mut self, input: Input) -> bool {
+        let lanes = self.inbox.layout().lanes();
+        let at = input.0 - Input::lane(0).0;
+        if at < lanes {
+            return !self.is_listed(at) && self.inbox.lane(at).is_empty();
+        }
+        let links = self.links.as_mut();
+        let incoming = links.and_then(|links| links.incoming.get_mut((at - lanes) as usize));
+        incoming.is_none_or(|incoming| !incoming.listed && !incoming.front_is_here())
     }
 
     /// Place of the endpoint that writes a lane, and the lane's stage.
@@ -258,6 +273,9 @@ impl StreamState {
         worked |= self.drain(outs, own, handlers)?;
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;
+        if !self.inbound.lost.is_empty() {
+            worked |= self.cut_lost(&mut outs[own]);
+        }
         if let Some(handover) = &self.handover {
             // While rounds move something, more of them follow, here or on the progress thread: see
             // `Handover::show_much`.
@@ -394,6 +412,38 @@ impl StreamState {
             worked |= lanes.drain(stage, &mut forwarding)?;
         }
         Ok(worked)
+    }
+
+    /// Ends the long records of those that are lost, once all that had come of them has moved on;
+    /// whether any of these inputs is done.
+    #[cold]
+    fn cut_lost(&mut self, out: &mut Outbound) -> bool {
+        let lost = std::mem::take(&mut self.inbound.lost);
+        let before = lost.len();
+        let left = lost.into_iter().filter(|&input| !self.cut(out, input));
+        let left: Vec<_> = left.collect();
+        self.inbound.lost = left;
+        self.inbound.lost.len() < before
+    }
+
+    /// The same of one input; whether it is done.
+    fn cut(&mut self, out: &mut Outbound, input: Input) -> bool {
+        if !self.inbound.is_drained(input) {
+            return false;
+        }
+        self.inbound.reassembly.forget(input);
+        let cut = self.inbound.begun.cut(input);
+        let Some((header, (at, _))) = cut.zip(self.writer_of_input(out, input)) else {
+            return true;
+        };
+        let mut frame = [0; RUN_HEADER_BYTES];
+        header.write(RUN_HEADER_BYTES, &mut frame);
+        let target = Rank(header.target);
+        let is_refused = out.queues.push(at, target, &frame, header.flags, input) == Some(false);
+        if !is_refused {
+            self.inbound.begun.has_cut(input);
+        }
+        !is_refused
     }
 
     /// Records that have come to their end here: the handler has returned, or is called no more, or

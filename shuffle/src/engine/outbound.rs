@@ -29,6 +29,7 @@ use super::queues::Queues;
 use crate::config::StreamOptions;
 use crate::deliver::LONGEST_ITEM;
 use crate::error::{Error, Result};
+use crate::member::Loss;
 use crate::queue::Input;
 use crate::queue::audience::BroadcastTo;
 use crate::queue::pressure::Pressure;
@@ -94,6 +95,10 @@ pub(crate) struct Outbound {
     pub broadcasts: u64,
     /// Shut down: nothing more is taken.
     pub closed: bool,
+    /// Who is lost, the first before.
+    lost: Arc<[Loss]>,
+    /// It is shut down, or somebody is lost: each send of a handler looks at that.
+    is_checked: bool,
     /// The application has started the end of a step, and nothing of its own is taken before that
     /// is over; what handlers send is.
     is_ending: bool,
@@ -101,7 +106,7 @@ pub(crate) struct Outbound {
     /// Contributors of the next step that handlers have called done: what others send in it may
     /// come before it begins here.
     early: u64,
-    /// One of these: looked at by each send.
+    /// One of these, or the step is ending: looked at by each send of the application.
     refuses: bool,
 }
 
@@ -150,6 +155,8 @@ impl Outbound {
             would_block: 0,
             broadcasts: 0,
             closed: false,
+            lost: Arc::new([]),
+            is_checked: false,
             is_ending: false,
             contribution: Contribution::None,
             early: 0,
@@ -174,7 +181,8 @@ impl Outbound {
         self.waits_since = 0;
         (self.sent, self.sent_before, self.sent_bytes) = (0, 0, 0);
         (self.would_block, self.broadcasts) = (0, 0);
-        (self.closed, self.is_ending, self.refuses) = (false, false, false);
+        (self.closed, self.is_ending) = (false, false);
+        self.set_checked();
         (self.contribution, self.early) = (Contribution::None, 0);
     }
 
@@ -243,7 +251,36 @@ impl Outbound {
                 limit: self.max_message_bytes,
             });
         }
-        self.check_open()
+        self.check_open()?;
+        self.check_within_reach(target)
+    }
+
+    /// Refuses what is for a rank that is lost.
+    pub fn check_within_reach(&self, target: Rank) -> Result<()> {
+        match self.lost.iter().find(|loss| loss.has(target)) {
+            Some(loss) => Err(loss.error().clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what is for all ranks, where any is lost.
+    fn check_whole(&self) -> Result<()> {
+        match self.lost.first() {
+            Some(loss) => Err(loss.error().clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// These are lost, the first before.
+    pub fn lose(&mut self, lost: &Arc<[Loss]>) {
+        self.lost = Arc::clone(lost);
+        self.set_checked();
+    }
+
+    /// What each send looks at.
+    fn set_checked(&mut self) {
+        self.is_checked = self.closed || !self.lost.is_empty();
+        self.refuses = self.is_checked || self.is_ending;
     }
 
     /// Refuses all once the stream is closed.
@@ -274,13 +311,14 @@ impl Outbound {
 
     /// Nothing more is taken.
     pub fn close(&mut self) {
-        (self.closed, self.refuses) = (true, true);
+        self.closed = true;
+        self.set_checked();
     }
 
     /// A send of a handler that asks for room instead of the spill: it may send while a step ends.
     pub fn in_handler<R>(&mut self, send: impl FnOnce(&mut Self) -> R) -> R {
         let is_ending = std::mem::take(&mut self.is_ending);
-        self.refuses = self.closed;
+        self.refuses = self.is_checked;
         let sent = send(self);
         self.set_ending(is_ending);
         sent
@@ -349,6 +387,7 @@ impl Outbound {
     /// A broadcast of the application (or of an item, whose kind is nothing).
     pub fn try_broadcast(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(Rank(self.rank), payload.len())?;
+        self.check_whole()?;
         self.check_not_ending("a broadcast")?;
         if !self.spill.is_empty() {
             return self.refused();

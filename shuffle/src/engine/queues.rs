@@ -36,6 +36,8 @@ pub(crate) struct Queues {
     pub now_ns: u64,
     /// Something was added, or refused, since all lanes were shown.
     pub is_stirred: bool,
+    /// Endpoints that are lost.
+    pub lost: Vec<EndpointId>,
 }
 
 /// Where the queue of an edge stood at a moment.
@@ -74,7 +76,16 @@ impl Queues {
             copies: 0,
             now_ns: 0,
             is_stirred: false,
+            lost: Vec::new(),
         }
+    }
+
+    /// An endpoint is lost: what is added for it from now on is dropped, and what it has not taken
+    /// is with it.
+    pub fn lose(&mut self, end: EndpointId) {
+        self.lost.push(end);
+        self.lanes.lose(end);
+        self.remotes.lose(end);
     }
 
     /// What users see of it counts from now on.
@@ -172,6 +183,10 @@ impl Queues {
             }
             Edge::Link(number) => {
                 let number = number as usize;
+                if self.remotes[number].is_lost {
+                    self.remotes[number].counters.dropped();
+                    return true;
+                }
                 self.remotes.wake(number);
                 if own && !self.remotes.admits(number, bytes) {
                     return false;
@@ -232,6 +247,10 @@ impl Queues {
             Edge::Link(opened as u32)
         };
         self.numbers.add(end, stage, edge);
+        if self.lost.contains(&end) {
+            self.lanes.lose(end);
+            self.remotes.lose(end);
+        }
         Some(edge)
     }
 

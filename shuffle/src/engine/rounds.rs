@@ -48,6 +48,8 @@ pub(crate) struct Rounds {
     /// By stage, how many edges there are: as many from here as to here.
     edges: Box<[u32]>,
     done: Done,
+    /// None ends any more, since ranks are lost that would have to end it.
+    is_given_up: bool,
 }
 
 impl Rounds {
@@ -59,7 +61,16 @@ impl Rounds {
             heard: vec![0; route.stages().len()].into(),
             edges: route.numbers().map(|s| route.all_edges(s)).collect(),
             done: Done::Nothing,
+            is_given_up: false,
         }
+    }
+
+    /// No round ends any more: nothing waits for the next one.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+        self.any = false;
+        self.marked.fill(false);
+        self.heard.fill(0);
     }
 
     /// Whether what comes next from there belongs to a later round.
@@ -79,6 +90,9 @@ impl Rounds {
 
     /// The mark of an edge of this stage has come.
     pub fn hear(&mut self, stage: Stage, input: Input) {
+        if self.is_given_up {
+            return;
+        }
         let at = input.0 as usize;
         if self.marked.len() <= at {
             self.marked.resize(at + 1, false);

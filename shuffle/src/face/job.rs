@@ -155,6 +155,35 @@ impl<S: Seat> Job<S> {
         self.collective("a barrier", || seat::barrier(&self.seat))
     }
 
+    /// From now on the job goes on without ranks, or nodes, that are gone: else the first of them
+    /// ends it for all. Collective, as a barrier; for ranks that have an agent, which relay for
+    /// nobody else.
+    ///
+    /// From then on what a call wants of a rank that is gone fails with the error that names it: a
+    /// send to it, and a call on a channel of its. So does what all ranks take part in: a fence, a
+    /// round, a collective, the opening of a stream, [`Job::shutdown`]. All else goes on, as if that
+    /// rank were silent; [`Job::lost`] says who is gone. What the rank had sent by calls that have
+    /// returned arrives, and what was on its way to it is dropped and counted (`dropped_runs`).
+    /// Where an agent is gone, or a node, so are for other nodes its ranks, and for these those of
+    /// all other nodes, with [`Error::AgentDead`](crate::Error::AgentDead) or
+    /// [`Error::PeerDead`](crate::Error::PeerDead). The 65th loss ends the job.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`](crate::Error::Misuse) for ranks without an agent; as [`Job::barrier`].
+    pub fn survive(&self) -> Result<()> {
+        self.collective("survival", || seat::survive(&self.seat))
+    }
+
+    /// Ranks that this one cannot reach any more, ascending: those that are gone since
+    /// [`Job::survive`], and those behind an agent that is.
+    ///
+    /// # Errors
+    /// As of every call where the job has failed.
+    pub fn lost(&self) -> Result<Vec<Rank>> {
+        self.seat
+            .with("those that are lost", |job| Ok(job.lost_ranks()))
+    }
+
     /// Returns on every rank when everything that any rank sent before on any stream, and everything
     /// that handlers sent because of it on whichever stream, has been handled (or waits to be
     /// taken). Where handlers of one stream send on another, a fence of each after the other does

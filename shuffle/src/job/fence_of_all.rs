@@ -81,7 +81,9 @@ impl JobState {
             return Err(Error::misuse("job", why));
         };
         let is_over = fence.poll(&mut self.engine);
-        if is_over {
+        if !is_over {
+            self.check_whole()?;
+        } else {
             self.parked.woken.extend(fence.waker.take());
             self.parked.of_all = None;
         }

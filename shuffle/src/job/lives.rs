@@ -28,14 +28,14 @@ use crate::node::{Met, NodeExchange};
 
 /// How long a link's failure waits for news that explain it: a dead rank's links fail before its
 /// watch has told.
-const EXPLANATION: Duration = Duration::from_secs(1);
+pub(super) const EXPLANATION: Duration = Duration::from_secs(1);
 /// How long calls go on after the first news of a process that ended.
-const GRACE_NS: u64 = 100_000_000;
+pub(super) const GRACE_NS: u64 = 100_000_000;
 /// How often a call looks before the first news end it: one that got no core for a while looks at
 /// what has come meanwhile.
 const GRACE_LOOKS: u32 = 4;
 /// How often it looks for them.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 /// How long the rank that has the watch keeps its process from ending before news have gone out.
 const TELLING: Duration = Duration::from_secs(1);
 
@@ -61,7 +61,9 @@ pub(super) struct Lives {
     is_relay: bool,
     is_agent: bool,
     /// The agent of this rank is gone, and its job goes on as far as it can without.
-    lost_agent: Option<Rank>,
+    pub(super) lost_agent: Option<Rank>,
+    /// Losses on the board that this one knows of.
+    losses: usize,
 }
 
 impl Drop for Lives {
@@ -86,6 +88,7 @@ impl Lives {
             is_relay: topology.is_relay(),
             is_agent: topology.is_relay() && topology.has_agents(),
             lost_agent: None,
+            losses: 0,
         }
     }
 
@@ -93,6 +96,19 @@ impl Lives {
     #[inline]
     pub fn has_news(&self) -> bool {
         self.board.has_news() && !self.board.is_over()
+    }
+
+    /// Whether it has lost somebody, and goes on: one load.
+    #[inline]
+    fn has_lost(&self) -> bool {
+        self.board.has_lost(self.losses)
+    }
+
+    /// The next that it has lost.
+    fn next_loss(&mut self) -> Option<News> {
+        let loss = self.board.loss(self.losses)?;
+        self.losses += 1;
+        Some(loss)
     }
 
     /// Whether all ranks have arrived at the end, so that a rank that leaves does so properly.
@@ -110,6 +126,11 @@ impl Lives {
             return;
         }
         let news = match (thread::panicking(), self.is_relay) {
+            // To the others it is as gone as one that has left.
+            (true, false) if self.board.goes_on() => News {
+                rank,
+                cause: Cause::Left,
+            },
             (true, false) => News::failed(rank, "its program has panicked"),
             (true, true) if self.is_agent => {
                 News::failed(rank, "the agent of its node has panicked")
@@ -129,7 +150,7 @@ impl Lives {
     /// What has the watch may end as soon as it has heard of news: the watch tells its neighbours
     /// before.
     fn let_tell(&mut self) {
-        if std::mem::replace(&mut self.told, true) {
+        if !self.board.has_news() || std::mem::replace(&mut self.told, true) {
             return;
         }
         if let Some(watch) = &self.watch
@@ -244,6 +265,9 @@ impl JobState {
     /// The news that end the job, as an error.
     #[inline]
     pub(super) fn check_news(&mut self) -> Result<()> {
+        if self.lives.has_lost() {
+            self.hear_of_losses();
+        }
         if self.lives.has_news() {
             return self.hear_news();
         }
@@ -265,7 +289,33 @@ impl JobState {
 
     /// Whether news are there that no call has failed with yet: they are looked at again soon.
     pub(super) fn has_pending_news(&self) -> bool {
-        self.lives.has_news()
+        self.lives.has_news() || self.lives.has_lost()
+    }
+
+    /// From now on this node's part of the job goes on without those that it loses.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] where ranks have no agent.
+    pub fn go_on(&mut self) -> Result<()> {
+        if !self.engine.topology.has_agents() {
+            let why = "ranks that have no agent relay for others: a job goes on without some only \
+                       where each node has an agent";
+            return Err(Error::misuse("job", why));
+        }
+        self.lives.board.go_on();
+        Ok(())
+    }
+
+    /// Whether it goes on so, as the others of this node have said.
+    pub(super) fn may_lose(&self) -> bool {
+        self.lives.board.goes_on()
+    }
+
+    #[cold]
+    fn hear_of_losses(&mut self) {
+        while let Some(loss) = self.lives.next_loss() {
+            self.lose(loss);
+        }
     }
 
     /// A local peer that has ended before the job did ends it with its rank.
@@ -274,15 +324,15 @@ impl JobState {
         if self.lives.is_over() {
             return Ok(());
         }
-        let mut watches = self.node.watches.iter();
-        let ended = watches.find_map(|(end, watch)| watch.has_ended().then_some(*end));
-        if let Some(end) = ended {
+        let watches = self.node.watches.iter();
+        let ended = watches.filter_map(|(end, watch)| watch.has_ended().then_some(*end));
+        for end in ended.collect::<Vec<_>>() {
             let topology = &self.engine.topology;
             let news = News::ended(end, topology);
             // Between the ranks of one node nothing goes by the agent.
             if news.cause == Cause::AgentEnded && topology.nodes() == 1 {
                 self.lose_agent(end);
-                return self.check_news();
+                continue;
             }
             // Unless the board knows what it has ended because of.
             self.lives.post(&news);
@@ -356,7 +406,14 @@ impl JobState {
             }
             None if own => {
                 let rank = self.engine.topology.rank();
-                self.lives.post(&News::failed(rank, &error.to_string()));
+                let news = match self.lives.board.goes_on() && !self.lives.is_relay {
+                    true => News {
+                        rank,
+                        cause: Cause::Left,
+                    },
+                    false => News::failed(rank, &error.to_string()),
+                };
+                self.lives.post(&news);
                 error
             }
             _ => error,

@@ -226,16 +226,21 @@ impl Parked {
         self.endings.iter().find(|of| of.id.stream == stream)
     }
 
-    /// Wakes all that wait for an end: the job has failed, and they hear of that.
+    /// Wakes all that wait for an end, or hear of a failure: the job has failed.
     pub fn wake_all(&mut self) {
+        self.wake_ends();
+        let hearers = self.hearers.drain(..).map(|(_, waker)| waker);
+        self.woken.extend(hearers);
+    }
+
+    /// Wakes all that wait for an end, which may not come.
+    pub fn wake_ends(&mut self) {
         let all = self.endings.iter_mut();
         let wakers = all.filter_map(|under_way| under_way.waker.take());
         self.woken.extend(wakers);
         let of_all = self.of_all.as_mut();
         self.woken
             .extend(of_all.and_then(|fence| fence.waker.take()));
-        let hearers = self.hearers.drain(..).map(|(_, waker)| waker);
-        self.woken.extend(hearers);
     }
 
     /// Has this woken where the job fails; the waker before.
@@ -421,7 +426,9 @@ impl JobState {
             AtEnd::Waits => false,
             AtEnd::Told => true,
         };
-        if is_over {
+        if !is_over {
+            self.check_whole()?;
+        } else {
             let mut over = all.swap_remove(at);
             let ended = over.ending.end();
             self.parked.woken.extend(over.waker.take());

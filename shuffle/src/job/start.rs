@@ -16,6 +16,7 @@ use super::JobState;
 use super::arrived::{Arrived, Guests};
 use super::budget::Budget;
 use super::lives::{Lives, WatchStart};
+use super::lost::Lost;
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::patience::{LongCalls, PATIENCE_NS};
@@ -223,6 +224,7 @@ impl JobState {
                     fencing: false,
                     checked_ns: 0,
                     lives,
+                    lost: Lost::default(),
                     failure: None,
                     rounds: 0,
                     left_out: 0,

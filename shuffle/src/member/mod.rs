@@ -2,7 +2,10 @@
 //!
 //! Members are an input of the engine: its seat finds out who joins and who leaves, and says so. An
 //! endpoint that has not joined, or has left, is *away*: what is sent to it waits at its sender.
-//! That an endpoint has died is no matter of the engine: its seat ends the job.
+//! One that has died is *lost* where the job goes on without it: what is sent to it is dropped.
+//! Else its seat ends the job.
+
+mod lost;
 
 use std::sync::Arc;
 
@@ -11,6 +14,7 @@ use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Bell;
 
 use crate::route::EndpointId;
+pub(crate) use lost::{Loss, Who};
 
 /// The members of a job that an endpoint exchanges anything with: those of its node, and those at
 /// the other ends of its links.

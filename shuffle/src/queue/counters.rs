@@ -29,6 +29,7 @@ pub(crate) struct QueueCounters {
     waits: u64,
     longest_wait_ns: u64,
     wakes: u64,
+    dropped: u64,
     /// Since when a frame waits, 0 while none does.
     waiting_since_ns: u64,
 }
@@ -75,6 +76,12 @@ impl QueueCounters {
     #[inline]
     pub fn woke(&mut self, it_slept: bool) {
         self.wakes += u64::from(it_slept);
+    }
+
+    /// A frame was dropped, since the other end is lost.
+    #[cold]
+    pub fn dropped(&mut self) {
+        self.dropped += 1;
     }
 
     /// Frames added that came over a lane or a link.
@@ -125,6 +132,7 @@ impl QueueCounters {
             waiting_ns,
             wakes: self.wakes,
             forwarded_bytes: self.forwarded_bytes,
+            dropped_runs: self.dropped,
         }
     }
 }

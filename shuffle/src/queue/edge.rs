@@ -73,6 +73,7 @@ impl Edge<&mut LaneQueue, &mut RemoteQueue> {
     pub fn taken(&mut self) -> Result<u64, Corrupt> {
         match self {
             Edge::Lane(lane) => lane.consumed(),
+            Edge::Link(link) if link.is_lost => Ok(u64::MAX),
             Edge::Link(link) => Ok(link.credit.accepted()),
         }
     }

@@ -10,8 +10,10 @@ use crate::route::Stage;
 
 /// One lane as an output queue: bounded by `maxrpc x buftarget`, published once per `buftarget`.
 pub(crate) struct LaneQueue {
-    /// None while the endpoint at the other end is away.
+    /// None while the endpoint at the other end is away, and where it is lost.
     producer: Option<Producer>,
+    /// It is lost: what is added is dropped.
+    is_lost: bool,
     fragments: FragmentGuard,
     limit_bytes: usize,
     publish_bytes: usize,
@@ -42,6 +44,7 @@ impl LaneQueue {
             epoch,
             stage,
             producer: Some(producer),
+            is_lost: false,
             fragments: FragmentGuard::default(),
             limit_bytes,
             publish_bytes,
@@ -56,6 +59,13 @@ impl LaneQueue {
         self.producer = None;
         self.fragments = FragmentGuard::default();
         self.wanted_bytes = 0;
+    }
+
+    /// The endpoint at the other end is lost, and whatever it has not taken with it.
+    pub fn lose(&mut self) {
+        self.detach();
+        self.is_lost = true;
+        self.corrupt = None;
     }
 
     /// It has joined again.
@@ -79,7 +89,7 @@ impl LaneQueue {
     }
 
     /// Adds a frame with these run flags, which `write` fills in place; false when there is no room
-    /// or another input's record is being sent.
+    /// or another input's record is being sent. To an endpoint that is lost there always is.
     #[inline]
     pub fn push_with(
         &mut self,
@@ -93,15 +103,13 @@ impl LaneQueue {
             return false;
         }
         if !self.fits(bytes) {
-            self.refuse(bytes);
-            return false;
+            return self.refuse(bytes);
         }
         let Some(producer) = &mut self.producer else {
             return false;
         };
         let Some(space) = producer.reserve(bytes) else {
-            self.refuse(bytes);
-            return false;
+            return self.refuse(bytes);
         };
         write(space);
         producer.commit(bytes);
@@ -132,11 +140,17 @@ impl LaneQueue {
         }
     }
 
+    /// There is no room for a frame; true where it is dropped.
     #[cold]
-    fn refuse(&mut self, bytes: usize) {
+    fn refuse(&mut self, bytes: usize) -> bool {
+        if self.is_lost {
+            self.counters.dropped();
+            return true;
+        }
         self.wanted_bytes = bytes;
         self.corrupt = self.consumed().err().map(Box::new);
         self.publish(SendReason::Full);
+        false
     }
 
     /// Shows the consumer what was added.
@@ -207,6 +221,7 @@ mod tests {
     use trihop_transport::ring::{Doorbell, Inbox, InboxLayout};
 
     use super::*;
+    use trihop_transport::protocol::wire::run_flags;
 
     /// Pushes frames of `bytes` until one is refused; how many were taken.
     fn fill(lane: &mut LaneQueue, bytes: usize) -> u32 {
@@ -216,6 +231,33 @@ mod tests {
             })
         };
         (0..1000).take_while(|_| push(lane)).count() as u32
+    }
+
+    #[test]
+    fn a_lane_to_who_is_lost_takes_all_and_keeps_nothing() {
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes()).unwrap();
+        let _inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        let doorbell = Doorbell::create().unwrap();
+        let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
+        let (peer, epoch, stage) = (EndpointId(0), Epoch::FIRST, Stage::FIRST);
+        let mut lane = LaneQueue::new(peer, epoch, stage, producer, 64, usize::MAX);
+        // It is full, in the middle of a record of some input.
+        let first = run_flags::FIRST;
+        assert!(lane.push_with(64, first, Input::lane(3), |space| space.fill(0)));
+        assert!(!lane.push_with(64, 0, Input::APPLICATION, |space| space.fill(0)));
+        let more = |lane: &mut LaneQueue| {
+            lane.push_with(64, run_flags::MORE, Input::lane(3), |space| space.fill(0))
+        };
+        assert!((0..1000).any(|_| !more(&mut lane)));
+        lane.lose();
+        assert!(lane.is_done() && lane.in_use_bytes() == 0);
+        for _ in 0..1000 {
+            assert!(lane.push_with(64, first, Input::APPLICATION, |_| unreachable!()));
+        }
+        assert!(more(&mut lane) && lane.is_done() && !lane.space_came());
+        assert_eq!(lane.consumed(), Ok(u64::MAX));
+        assert_eq!(lane.counters.stats(0, 1).dropped_runs, 1001);
     }
 
     #[test]

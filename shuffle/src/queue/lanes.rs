@@ -152,6 +152,15 @@ impl Lanes {
         }
     }
 
+    /// An endpoint is lost: what is added for it from now on is dropped.
+    pub fn lose(&mut self, peer: EndpointId) {
+        let lanes = self.queues.iter_mut();
+        lanes
+            .filter(|lane| lane.peer == peer)
+            .for_each(LaneQueue::lose);
+        self.failed.take_if(|(failed, _)| *failed == peer);
+    }
+
     /// Opens a lane of a stage to `peer`, whose place on the node is `place`, as lane `slot` of its
     /// inbox; `None` where that has not come, or is damaged.
     pub fn open(

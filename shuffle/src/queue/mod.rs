@@ -62,10 +62,10 @@ impl FragmentGuard {
 
     /// A frame with these run flags was added.
     pub fn added(&mut self, input: Input, flags: u16) {
-        use trihop_transport::protocol::wire::run_flags::{FIRST, LAST};
+        use trihop_transport::protocol::wire::run_flags::{CUT, FIRST, LAST};
         if flags & FIRST != 0 {
             self.0 = Some(input);
-        } else if flags & LAST != 0 {
+        } else if flags & (LAST | CUT) != 0 {
             self.0 = None;
         }
     }

@@ -84,6 +84,8 @@ pub(crate) struct RemoteQueue {
     pub stage: Stage,
     /// It leads to another node.
     pub is_beyond: bool,
+    /// The endpoint at the other end is lost: what is added is dropped, and nothing is sent.
+    pub is_lost: bool,
     pub peer: Peer,
     pub credit: Sending,
     open: Option<(Buffer, u32)>,
@@ -133,6 +135,7 @@ impl RemoteQueue {
             epoch,
             stage,
             is_beyond,
+            is_lost: false,
             peer,
             credit,
             open: None,
@@ -151,6 +154,18 @@ impl RemoteQueue {
             own: VecDeque::new(),
             trace: Trace::default(),
         }
+    }
+
+    /// The endpoint at the other end is lost, and whatever it has not taken with it. What the
+    /// provider has stays with that.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
+        self.busy = false;
+        (self.open, self.open_since_ns) = (None, 0);
+        self.ready.clear();
+        self.exposed.clear();
+        self.own.clear();
+        self.fragments = FragmentGuard::default();
     }
 
     /// Batches with sends of this rank's own, open or unacknowledged.
@@ -203,7 +218,7 @@ impl RemoteQueue {
         self.fragments.added(input, flags);
         // What follows a long record in its batch might wait for another one, and the slot with it
         // that this needs.
-        let is_last = flags & run_flags::LAST != 0;
+        let is_last = flags & (run_flags::LAST | run_flags::CUT) != 0;
         if full || is_last && (self.sizes.on_demand || self.credit.in_flight() == 0) {
             self.seal(SendReason::Full);
         }

@@ -191,11 +191,22 @@ impl Remotes {
         numbers
     }
 
+    /// An endpoint is lost: what is added for it from now on is dropped.
+    pub fn lose(&mut self, end: EndpointId) {
+        let links = self.queues.iter_mut();
+        links
+            .filter(|link| link.end == end)
+            .for_each(RemoteQueue::lose);
+        let queues = &self.queues;
+        self.busy
+            .retain(|&(_, number)| queues[number as usize].busy);
+    }
+
     /// From now on the queue is looked at, until [`Remotes::rest`].
     #[inline]
     pub fn wake(&mut self, number: usize) {
         let queue = &mut self.queues[number];
-        if !queue.busy {
+        if !queue.busy && !queue.is_lost {
             queue.busy = true;
             let entry = (queue.end, number as u32);
             let at = self.busy.partition_point(|before| *before < entry);

@@ -325,6 +325,7 @@ impl<S: Seating> Handle<S> {
                 }
                 let (state, _) = job.engine.stream(self.id)?;
                 check_undelivered(state)?;
+                job.check_whole()?;
                 Ok(None)
             })?;
             self.end_alone(End::Fence)?;

@@ -21,11 +21,18 @@ pub(super) fn collective(
     let what = "a collective";
     seat.may_wait(what)?;
     let ticket = seat.with(what, |job| {
+        job.check_whole()?;
         Ok(job
             .engine
             .begin_collective(channel, operation, contribution))
     })?;
-    let result = seat.wait(what, |job| Ok(job.engine.collectives.result(ticket)))?;
+    let result = seat.wait(what, |job| {
+        let result = job.engine.collectives.result(ticket);
+        if result.is_none() {
+            job.check_whole()?;
+        }
+        Ok(result)
+    })?;
     pass_on_results(seat);
     Ok(result)
 }
@@ -109,6 +116,13 @@ pub(super) fn pass_on_results(seat: &impl Seating) {
 /// See [`crate::Job::barrier`].
 pub(crate) fn barrier(seat: &impl Seating) -> Result<()> {
     collective(seat, Channel::Calls, Operation::SUM, &[]).map(|_| ())
+}
+
+/// See [`crate::Job::survive`].
+pub(crate) fn survive(seat: &impl Seating) -> Result<()> {
+    seat.with("survival", JobState::go_on)?;
+    // Who leaves this knows that each node has heard of it.
+    barrier(seat)
 }
 
 /// See [`crate::minirank::barrier`].

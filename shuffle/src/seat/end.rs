@@ -102,7 +102,13 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
         return Ok(());
     };
     // What was started is over before, and so is what is called at its end.
-    seat.wait(what, |job| Ok(job.has_ended(id)?.then_some(())))?;
+    seat.wait(what, |job| {
+        let has_ended = job.has_ended(id)?;
+        if !has_ended {
+            job.check_whole()?;
+        }
+        Ok(has_ended.then_some(()))
+    })?;
     seat.with(what, |job| job.begin_end(id, End::Fence, Way::Waited))?;
     seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     seat.with(what, |job| {

@@ -44,7 +44,7 @@ pub(crate) use at_end::AtEnd;
 pub(crate) use calls::Handle;
 pub(crate) use collective::{
     allgather, allreduce, barrier, barrier_of_process, broadcast, exscan, fence, start_fence,
-    test_fence, test_fence_or_wake, wait_for_fence,
+    survive, test_fence, test_fence_or_wake, wait_for_fence,
 };
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;

@@ -252,7 +252,11 @@ fn connect(
         Ok(deadline)
     })?;
     seat.wait(what, |job| {
-        Ok(job.inboxes_have_arrived(number, deadline)?.then_some(()))
+        let have_arrived = job.inboxes_have_arrived(number, deadline)?;
+        if !have_arrived {
+            job.check_whole()?;
+        }
+        Ok(have_arrived.then_some(()))
     })?;
     seat.with(what, |job| job.attach(number, prepared, receives, sink))
 }

@@ -41,7 +41,14 @@ pub(super) fn answer(
     let Some(number) = asked else {
         return Ok(None);
     };
-    let answer = seat.wait(what, |job| job.relays_answer(number))?;
+    let answer = seat.wait(what, |job| {
+        let answer = job.relays_answer(number)?;
+        if answer.is_none() {
+            // It waits for all of its ranks.
+            job.check_whole()?;
+        }
+        Ok(answer)
+    })?;
     Ok(Some(answer))
 }
 

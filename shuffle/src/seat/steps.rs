@@ -216,6 +216,7 @@ impl<S: Seating> Handle<S> {
                 return Ok(Some(()));
             }
             check_undelivered(state)?;
+            job.check_whole()?;
             Ok(None)
         });
         if outcome.is_err() {

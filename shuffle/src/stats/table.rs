@@ -102,6 +102,9 @@ macro_rules! counters_table {
                 sum wakes "times" "?; woke the consumer {} times";
                 /// Bytes of `forwarded_runs`.
                 sum forwarded_bytes "bytes" "?; {} bytes forwarded";
+                /// Of the runs, those that were dropped, since the other end is gone and the job goes
+                /// on without it.
+                sum dropped_runs "runs" "?; {} runs dropped";
             }
         }
     };

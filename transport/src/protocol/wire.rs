@@ -17,7 +17,7 @@ pub use run::{
 };
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 
 /// Feature number of what ranks and their agent share beside the wire format: what they say to each
 /// other before a job and in it, the inboxes, doorbells and boards that they hand each other, and
@@ -26,7 +26,7 @@ pub const VERSION: u8 = 10;
 /// Both must have the same, and the same major and minor version; their patch releases may differ.
 /// So raise it by one with each change after which an older rank or agent of the same minor version
 /// would misunderstand a newer one. It never goes back.
-pub const FEATURE: u32 = 1;
+pub const FEATURE: u32 = 2;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

@@ -2,7 +2,8 @@
 //! why.
 //!
 //! The first news count, for all ranks of the node alike: a rank that ends because of them is not
-//! to be taken for the cause. A rank looks at one word in each round of progress.
+//! to be taken for the cause. A job that goes on without those that it loses has a list of these
+//! beside. A rank looks at two words in each round of progress.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -19,8 +20,16 @@ use crate::watch::news::{MAX_TEXT_BYTES, News};
 const NEWS: usize = 0;
 /// 1 once all ranks of the job are known to have arrived at its end.
 const OVER: usize = 1;
+/// 1 where the job goes on without those that it loses.
+const GOES_ON: usize = 2;
+/// How many are lost that readers may look at.
+const LOSSES: usize = 3;
+/// Where they begin: cause and rank of each, in the order in which they were posted, then 0.
+const LOST: usize = 8;
+/// Losses that a job goes on without at most: one more ends it.
+pub const MOST_LOST: usize = 64;
 /// Where the places begin.
-const PLACES: usize = 8;
+const PLACES: usize = LOST + MOST_LOST;
 /// Words of a place: the length of the text, then the text.
 const PLACE: usize = 1 + MAX_TEXT_BYTES / 8;
 
@@ -64,6 +73,49 @@ pub fn read<W: Word, O: Orderings>(words: &[W]) -> Option<News> {
         .take(length)
         .collect();
     News::of_parts(rank, cause, &text)
+}
+
+/// Posts the loss that news tell of, unless it is there; whether it is new, or `None` where there
+/// are as many as may be.
+pub fn post_loss<W: Word, O: Orderings>(words: &[W], news: &News) -> Option<bool> {
+    let (cause, _) = news.parts();
+    let loss = u64::from(cause) << 56 | u64::from(news.rank.0);
+    for word in &words[LOST..LOST + MOST_LOST] {
+        if word.set_first(loss, O::NEWS_STORE) {
+            words[LOSSES].fetch_add(1, O::NEWS_STORE);
+            return Some(true);
+        }
+        if is_same_loss(word.load(Ordering::Relaxed), loss) {
+            return Some(false);
+        }
+    }
+    None
+}
+
+/// Whether two losses are of one rank, or of one agent and its node.
+fn is_same_loss(one: u64, other: u64) -> bool {
+    let of = |word: u64| News::of_parts(word as u32, (word >> 56) as u8, b"");
+    match (of(one), of(other)) {
+        (Some(one), Some(other)) => {
+            one.rank == other.rank && one.cause.is_of_node() == other.cause.is_of_node()
+        }
+        _ => false,
+    }
+}
+
+/// The loss with this number, in the order in which they were posted; none where it is not there,
+/// or a broken process has made it up.
+pub fn read_loss<W: Word, O: Orderings>(words: &[W], number: usize) -> Option<News> {
+    let word = words[LOST..LOST + MOST_LOST]
+        .get(number)?
+        .load(O::NEWS_LOAD);
+    News::of_parts(word as u32, (word >> 56) as u8, b"")
+}
+
+/// Whether there are other losses than the first so many: one load.
+#[inline]
+pub fn has_lost<W: Word>(words: &[W], known: usize) -> bool {
+    words[LOSSES].load(Ordering::Relaxed) != known as u64
 }
 
 /// The board of a node, as one of its endpoints, or its watch, uses it.
@@ -155,10 +207,43 @@ impl Board {
         read::<_, Shipped>(self.words()).filter(|news| news.rank.0 < self.topology.size())
     }
 
-    /// Posts news unless there are some; whether these are the ones that count now. The caller
-    /// rings its node's bells.
+    /// Posts news unless there are some; whether these are the ones that count now. Where the job
+    /// goes on without those that it loses, a loss is posted beside. The caller rings its node's
+    /// bells.
     pub fn post(&self, news: &News) -> bool {
+        if self.goes_on_without(news)
+            && let Some(is_new) = post_loss::<_, Shipped>(self.words(), news)
+        {
+            return is_new;
+        }
         !self.has_news() && post::<_, Shipped>(self.words(), self.place, news)
+    }
+
+    /// From now on the job goes on without those that it loses.
+    pub fn go_on(&self) {
+        self.words()[GOES_ON].store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the job goes on without those that it loses.
+    pub fn goes_on(&self) -> bool {
+        self.words()[GOES_ON].load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the job goes on after such news.
+    pub fn goes_on_without(&self, news: &News) -> bool {
+        self.goes_on() && news.is_loss(&self.topology)
+    }
+
+    /// Whether there are other losses than the first so many: one load.
+    #[inline]
+    pub fn has_lost(&self, known: usize) -> bool {
+        has_lost(self.words(), known)
+    }
+
+    /// The loss with this number: the first is 0. None that a broken process has made up.
+    pub fn loss(&self, number: usize) -> Option<News> {
+        let loss = read_loss::<_, Shipped>(self.words(), number);
+        loss.filter(|news| news.rank.0 < self.topology.size())
     }
 
     /// All ranks of the job have arrived at its end: who goes from now on does so properly.
@@ -204,6 +289,42 @@ mod tests {
         assert_eq!(board.news(), Some(news));
         board.end();
         assert!(other.is_over());
+    }
+
+    #[test]
+    fn a_job_that_goes_on_has_a_list_of_those_that_it_has_lost() {
+        let agents = Topology::from_node_sizes(&[1, 1], Rank(0)).unwrap();
+        let topology = agents.with_agents(&[40, 40]).unwrap();
+        let board = Board::create(&topology).unwrap();
+        let news = |rank, cause| News {
+            rank: Rank(rank),
+            cause,
+        };
+        board.go_on();
+        // The first rank of a node, and then its agent, which bears that rank's number.
+        let losses = [
+            news(40, Cause::Left),
+            news(40, Cause::AgentEnded),
+            news(3, Cause::Ended),
+        ];
+        for (known, loss) in losses.iter().enumerate() {
+            assert!(!board.has_lost(known) && board.post(loss) && board.has_lost(known));
+            assert!(!board.post(loss), "it is there");
+            assert_eq!(board.loss(known).as_ref(), Some(loss));
+        }
+        assert!(!board.post(&news(40, Cause::Ended)), "it has left before");
+        assert_eq!((board.loss(3), board.has_news()), (None, false));
+        // What is no loss ends the job as ever, and so does one loss too many.
+        let failed = News::failed(Rank(0), "no room");
+        assert!(!board.goes_on_without(&failed) && board.post(&failed));
+        let board = Board::create(&topology).unwrap();
+        board.go_on();
+        for rank in 0..MOST_LOST as u32 {
+            assert!(board.post(&news(rank, Cause::Ended)) && !board.has_news());
+        }
+        assert!(board.post(&news(79, Cause::Ended)));
+        assert_eq!(board.news(), Some(news(79, Cause::Ended)));
+        assert_eq!(board.loss(MOST_LOST), None);
     }
 
     #[test]

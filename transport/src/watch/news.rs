@@ -28,6 +28,12 @@ impl Cause {
     pub fn is_end(&self) -> bool {
         matches!(self, Self::Ended | Self::Closed | Self::Left)
     }
+
+    /// Whether a whole node is out of reach, and not its first rank alone: its watch, or its agent,
+    /// is.
+    pub fn is_of_node(&self) -> bool {
+        matches!(self, Self::Closed | Self::Silent | Self::AgentEnded)
+    }
 }
 
 /// News of a rank: the job cannot go on with it.
@@ -55,6 +61,22 @@ impl News {
             false => Cause::Ended,
         };
         Self { rank, cause }
+    }
+
+    /// Whether a job may go on without what these tell of: a rank that has an agent, which relays
+    /// for nobody, or a node with one agent. What a relay has failed with is none.
+    pub fn is_loss(&self, topology: &Topology) -> bool {
+        let agents = || {
+            topology
+                .processes()
+                .local_size_of(topology.node_of(self.rank))
+        };
+        topology.has_agents()
+            && match self.cause {
+                Cause::Ended | Cause::Left => true,
+                Cause::Closed | Cause::Silent | Cause::AgentEnded => agents() == 1,
+                Cause::Failed(_) => false,
+            }
     }
 
     /// As the error of a rank that hears of it.

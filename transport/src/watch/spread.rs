@@ -2,10 +2,12 @@
 
 use crate::topology::{NodeId, Topology};
 
+use super::board::MOST_LOST;
 use super::news::{Cause, News};
 
-/// News that a watch remembers, so that it tells each once. The first one ends the job.
-const MAX_KNOWN: usize = 64;
+/// News that a watch remembers, so that it tells each once. The first one ends the job, unless that
+/// goes on without those that it loses; one more than those that it may lose does in any case.
+const MAX_KNOWN: usize = 2 * MOST_LOST;
 
 /// What a watch does about an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) struct Spread {
     known: Vec<News>,
     /// Some rank has seen all ranks arrive at the end of the job: who goes now does so properly.
     over: bool,
+    /// The job goes on without those that it loses.
+    goes_on: bool,
 }
 
 impl Spread {
@@ -34,7 +38,18 @@ impl Spread {
             joined: Vec::new(),
             known: Vec::new(),
             over: false,
+            goes_on: false,
         }
+    }
+
+    /// The job goes on without those that it loses.
+    pub fn go_on(&mut self) {
+        self.goes_on = true;
+    }
+
+    /// Whether the job goes on after such news.
+    fn goes_on_without(&self, news: &News) -> bool {
+        self.goes_on && news.is_loss(&self.topology)
     }
 
     /// A neighbour is connected: it hears what is known already.
@@ -68,7 +83,7 @@ impl Spread {
     /// like.
     pub fn lost(&mut self, node: NodeId, cause: Cause) -> Vec<Action> {
         self.joined.retain(|&joined| joined != node);
-        if self.over || !self.known.is_empty() {
+        if self.over || !self.known.iter().all(|news| self.goes_on_without(news)) {
             return Vec::new();
         }
         let rank = self.topology.rank_at(node, 0);
@@ -87,7 +102,10 @@ impl Spread {
 
     /// Tells neighbours before the own node: a rank that hears of it here may end this process.
     fn learn(&mut self, news: News, from: Option<NodeId>) -> Vec<Action> {
-        let old = self.known.iter().any(|known| known.rank == news.rank);
+        let is_known = |known: &News| {
+            known.rank == news.rank && known.cause.is_of_node() == news.cause.is_of_node()
+        };
+        let old = self.known.iter().any(is_known);
         if self.over || old || self.known.len() >= MAX_KNOWN {
             return Vec::new();
         }
@@ -316,5 +334,53 @@ mod tests {
                 )
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn each_loss_of_a_job_that_goes_on_is_told_once_and_a_failure_ends_it() {
+        let topology = Topology::from_node_sizes(&[1, 1, 1], Rank(0)).unwrap();
+        let topology = topology.with_agents(&[2, 2, 2]).unwrap();
+        let news = |rank, cause| News {
+            rank: Rank(rank),
+            cause,
+        };
+        let new = |goes_on| {
+            let mut spread = Spread::new(topology.clone());
+            assert_eq!(
+                (spread.joined(NodeId(1)), spread.joined(NodeId(2))),
+                (vec![], vec![])
+            );
+            if goes_on {
+                spread.go_on();
+            }
+            spread
+        };
+        let to_both = |news: News| {
+            let tell = |node| Action::Tell(NodeId(node), news.clone());
+            vec![tell(1), tell(2), Action::Post(news.clone())]
+        };
+        let mut spread = new(true);
+        let ended = news(2, Cause::Ended);
+        assert_eq!(spread.found(ended.clone()), to_both(ended.clone()));
+        assert_eq!(spread.heard(NodeId(1), ended), vec![]);
+        // Then that rank's node, whose number is the same.
+        let of_node = news(2, Cause::AgentEnded);
+        let told = [
+            Action::Tell(NodeId(2), of_node.clone()),
+            Action::Post(of_node),
+        ];
+        assert_eq!(spread.lost(NodeId(1), Cause::Closed), told);
+        let failed = News::failed(Rank(4), "no room");
+        let told = spread.heard(NodeId(2), failed.clone());
+        assert_eq!(told, [Action::Post(failed)], "nobody else is left");
+        assert_eq!(
+            spread.lost(NodeId(2), Cause::Closed),
+            vec![],
+            "because of that"
+        );
+        // Else the first one ends it, and others follow from that.
+        let mut spread = new(false);
+        spread.found(news(3, Cause::Ended));
+        assert_eq!(spread.lost(NodeId(1), Cause::Closed), vec![]);
     }
 }

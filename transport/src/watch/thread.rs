@@ -99,6 +99,8 @@ pub(super) struct Watcher {
     last_dial: Instant,
     /// Until when nobody is let in, for want of descriptors.
     deaf_until: Option<Instant>,
+    /// Losses on the board that it has looked at.
+    losses: usize,
 }
 
 impl Watcher {
@@ -130,6 +132,7 @@ impl Watcher {
             spread: Spread::new(setup.topology.clone()),
             give_up: Some(now + GIVE_UP),
             deaf_until: None,
+            losses: 0,
             last_dial: now + LAST_DIAL,
             dials: ours.into_iter().map(dial).collect(),
             silent: (0..setup.processes.len())
@@ -162,6 +165,9 @@ impl Watcher {
                     }) {}
                     return;
                 }
+            }
+            if self.setup.board.goes_on() {
+                self.spread.go_on();
             }
             for event in &events {
                 match event.data.u64() {
@@ -565,6 +571,11 @@ impl Watcher {
 
     /// A rank of the node may have posted something.
     fn look_at_board(&mut self) {
+        while let Some(loss) = self.setup.board.loss(self.losses) {
+            self.losses += 1;
+            let actions = self.spread.found(loss);
+            self.act(actions);
+        }
         // News first: what is posted once all have arrived at the end is no news.
         let news = self.setup.board.news();
         if self.setup.board.is_over() {

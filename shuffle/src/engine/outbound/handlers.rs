@@ -14,7 +14,7 @@ impl Outbound {
     /// A send of a handler.
     #[inline]
     pub fn send_or_spill(&mut self, target: Rank, kind: u32, payload: &[u8]) -> Result<()> {
-        if self.append(!self.closed, target, kind, payload) {
+        if self.append(!self.is_checked, target, kind, payload) {
             return Ok(());
         }
         self.send_or_spill_slow(target, kind, payload)
@@ -53,6 +53,7 @@ impl Outbound {
     /// A broadcast of a handler.
     pub fn broadcast_or_spill(&mut self, to: BroadcastTo, kind: u32, payload: &[u8]) -> Result<()> {
         self.check(Rank(self.rank), payload.len())?;
+        self.check_whole()?;
         // What was sent before leaves first, for every target.
         while let Some(slot) = self.runs.open_slot(0) {
             self.emit_or_spill(slot)?;
@@ -68,7 +69,7 @@ impl Outbound {
     /// An item of a handler.
     #[inline(always)] // so that an item's size is a constant of the copy
     pub fn push_or_spill(&mut self, target: Rank, item: &[u8]) -> Result<()> {
-        if self.append_item(!self.closed, target, item) {
+        if self.append_item(!self.is_checked, target, item) {
             return Ok(());
         }
         self.push_or_spill_slow(target, item)
@@ -96,7 +97,7 @@ impl Outbound {
         items: &mut impl Iterator<Item = (Rank, T)>,
     ) -> Result<()> {
         loop {
-            match self.gather_where(!self.closed, usize::MAX, items) {
+            match self.gather_where(!self.is_checked, usize::MAX, items) {
                 Stop::End => return Ok(()),
                 Stop::Enough => {}
                 Stop::At(target, item) => self.push_or_spill(target, item.as_bytes())?,

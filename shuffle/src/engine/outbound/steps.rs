@@ -9,7 +9,7 @@ impl Outbound {
     /// The application sends nothing until the step is over, or may again.
     pub fn set_ending(&mut self, is_ending: bool) {
         self.is_ending = is_ending;
-        self.refuses = is_ending || self.closed;
+        self.set_checked();
     }
 
     /// A step begins, of contributors of which some may be done already.

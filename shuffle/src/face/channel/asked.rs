@@ -14,6 +14,7 @@ use super::port::{Port, received};
 use super::wait::{Limit, outcome};
 use super::wire::Request;
 use super::{Channel, Received, Return, Timeout, poll};
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::job::JobState;
 use crate::seat::{Seat, give_way};
@@ -239,8 +240,13 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if let (None, Some(waker)) = (&answered, waker) {
             self.hear_of_failure(waker)?;
         }
+        let owner = port.descriptor().owner();
+        let may_come = |out: &mut Outbound| {
+            out.check_open()?;
+            out.check_within_reach(owner)
+        };
         if answered.is_none()
-            && let Err(closed) = (channels.handle).with_out(self.what, |out| out.check_open())
+            && let Err(closed) = (channels.handle).with_out(self.what, may_come)
         {
             // As of who waits. It may have been answered in between.
             answered = channels.office.client().take_answer(port.number(), id);

@@ -181,6 +181,15 @@ impl<S: Seat> ChannelsBuilder<S> {
                 .owner()
                 .begin_at(Secret::random()?.derive("epochs") as u32);
         }
+        let (weak, main) = (Arc::downgrade(&office), handle.id);
+        seat.with(what, |job| {
+            job.hear_of_losses_by(Box::new(move |engine, loss, stage, woken| {
+                let office = weak.upgrade();
+                let lost = office.map(|office| office.lose(engine, main, (loss, stage), woken));
+                lost.is_some()
+            }));
+            Ok(())
+        })?;
         Ok(Channels {
             handle,
             others,

@@ -402,6 +402,31 @@ impl Client {
         Some(Request::Close { port })
     }
 
+    /// Some ranks are lost, whose requests `has` says of: who waits for them is to be woken. Once
+    /// that `is_over` no answer of them comes any more.
+    pub fn lose(&mut self, has: impl Fn(u32) -> bool, is_over: bool) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        for (before, place) in &mut self.ports {
+            let Some(port) = place.as_mut().filter(|port| has(port.descriptor.owner)) else {
+                continue;
+            };
+            let waits = port.pending.iter_mut();
+            woken.extend(waits.filter_map(|asked| match &mut asked.pending {
+                Pending::Waits(waker) => waker.take(),
+                _ => None,
+            }));
+            if is_over {
+                let is_answered = |asked: &Asked| matches!(asked.pending, Pending::Answered(_));
+                port.pending.retain(is_answered);
+                if port.closes && port.pending.is_empty() {
+                    *before = before.wrapping_add(1);
+                    *place = None;
+                }
+            }
+        }
+        woken
+    }
+
     /// Takes the buffer of a message that is gone.
     pub fn spare(&mut self, bytes: Vec<u8>) {
         self.spare.put(bytes);

@@ -25,6 +25,7 @@ mod wire;
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
 use crate::seat::{Handle, Seat, give_way};
@@ -344,6 +345,10 @@ impl<S: Seat> Channels<S> {
                 return Ok(());
             };
             if let Err(error) = self.ask(Rank(owner), request, &bytes) {
+                let within_reach = |out: &mut Outbound| out.check_within_reach(Rank(owner));
+                if self.handle.with_out("a request", within_reach) == Err(error.clone()) {
+                    continue; // nobody is there to be asked
+                }
                 let again = (owner, request, bytes);
                 self.office.client().unasked.push_front(again);
                 return Err(error);

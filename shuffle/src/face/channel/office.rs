@@ -16,7 +16,7 @@ use super::owner::Owner;
 use super::parts::{Carriers, Parts};
 use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::{Delivery, LongBytes};
-use crate::endpoint::StreamId;
+use crate::endpoint::{Engine, StreamId};
 use crate::engine::BadRun;
 use crate::engine::outbound::Outbound;
 use crate::engine::outbox::Outbox;
@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::face::coded::no_value;
 use crate::face::shuffle::each_message;
-use crate::job::wake_each;
+use crate::job::{LossStage, wake_each};
+use crate::member::Loss;
 use crate::seat::TurnHandler;
 
 /// The channels of a job on one rank.
@@ -190,8 +191,11 @@ impl Office {
         error: Error,
         main: impl FnOnce(&mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
     ) {
-        if let Error::Closed(_) = error {
-            return;
+        match error {
+            Error::Closed(_) => return,
+            // Nor does who is lost.
+            error if error.is_about_peer() => return,
+            _ => {}
         }
         // Where the stream is gone nobody waits either.
         let _ = main(&mut |out| {
@@ -199,6 +203,34 @@ impl Office {
             out.fail(&error);
             Ok(())
         });
+    }
+
+    /// Some ranks are lost, and the job goes on; `main` is the stream of requests.
+    pub fn lose(
+        &self,
+        engine: &mut Engine,
+        main: StreamId,
+        (loss, stage): (&Loss, LossStage),
+        woken: &mut Vec<Waker>,
+    ) {
+        let is_over = stage == LossStage::Over;
+        let mut owner = self.owner();
+        match is_over {
+            false => owner.lose(loss),
+            true => owner.forget(loss),
+        }
+        let by = |stream: Option<StreamId>, send: &mut dyn FnMut(&mut Outbound) -> Result<()>| {
+            send(engine.out(stream.unwrap_or(main))?)
+        };
+        let mut news = self.tell(&mut owner, by);
+        drop(owner);
+        news.wakers
+            .extend(self.client().lose(|rank| loss.has(Rank(rank)), is_over));
+        if is_over {
+            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            parts.forget(|rank| loss.has(rank));
+        }
+        woken.append(&mut news.wakers);
     }
 
     /// Asks the owner of a port for what an answer has led to; who is to be woken.

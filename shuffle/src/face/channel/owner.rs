@@ -7,9 +7,12 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use trihop_transport::topology::Rank;
+
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, write_limits};
+use crate::member::Loss;
 pub(super) use gate::Gate;
 use ports::Ports;
 pub use ports::SPARE_BYTES;
@@ -54,6 +57,8 @@ pub(super) struct Owner {
     leaves: bool,
     /// Epoch of the first channel in a new place.
     first_epoch: u32,
+    /// Those who are lost, and of whom nothing more counts.
+    gone: Vec<Loss>,
 }
 
 impl Owner {
@@ -151,6 +156,9 @@ impl Owner {
         now_ns: impl Fn() -> u64,
     ) -> Result<(), &'static str> {
         self.expire(&now_ns);
+        if self.gone.iter().any(|loss| loss.has(Rank(rank))) {
+            return Ok(());
+        }
         let port = match request {
             Request::Open {
                 channel,
@@ -180,6 +188,13 @@ impl Owner {
             .ports
             .channel_of(rank, port)
             .ok_or("a port that it does not have")?;
+        let leaves_something = matches!(
+            request,
+            Request::Send { .. } | Request::GiveBack { .. } | Request::Close { .. }
+        );
+        if self.ports.is_lost(port) && !leaves_something {
+            return Ok(());
+        }
         let Self { places, ports, .. } = self;
         let queue = places[channel as usize].queue.as_mut();
         let queue = queue.expect("a channel stays as long as a port of it");
@@ -322,6 +337,26 @@ impl Owner {
             }
         }
         self.hand_on();
+    }
+
+    /// Some ranks are lost: nobody is answered for them, and what they have sent may still come.
+    pub fn lose(&mut self, loss: &Loss) {
+        let Self { places, ports, .. } = self;
+        ports.lose(|rank| loss.has(Rank(rank)));
+        let queues = places.iter_mut().filter_map(|place| place.queue.as_mut());
+        queues.for_each(|queue| queue.lose(ports));
+        self.hand_on();
+        self.remove_ports();
+    }
+
+    /// Nothing more comes of those: their ports are closed.
+    pub fn forget(&mut self, loss: &Loss) {
+        self.lose(loss);
+        for (rank, port) in self.ports.of(|rank| loss.has(Rank(rank))) {
+            self.close_port(rank, port);
+        }
+        self.remove_ports();
+        self.gone.push(loss.clone());
     }
 
     /// Removes the ports that were closed and have nothing waiting. A channel that is closed goes

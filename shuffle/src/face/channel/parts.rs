@@ -310,6 +310,11 @@ impl Parts {
         }
     }
 
+    /// Drops what waits of ranks that are lost.
+    pub fn forget(&mut self, has: impl Fn(Rank) -> bool) {
+        self.ranks.retain(|&rank, _| !has(Rank(rank)));
+    }
+
     /// Takes a record of a rank, by its kind; gives it back where it is not to wait. Otherwise
     /// [`Parts::next`] says what is not to wait any more.
     ///

@@ -100,8 +100,11 @@ impl<S: Seat> Port<S> {
                 return Ok(Some(Some(value)));
             }
             drop(client);
-            // A request that has left behind the last of all others is answered by nobody.
-            job.engine.out(channels.handle.id)?.check_open()?;
+            // A request that has left behind the last of all others is answered by nobody, and so
+            // is one of an owner that is lost.
+            let out = job.engine.out(channels.handle.id)?;
+            out.check_open()?;
+            out.check_within_reach(self.descriptor().owner())?;
             Ok(limit.is_over().then_some(None))
         })
     }

@@ -27,8 +27,11 @@ pub mod run_flags {
     /// to the next. It ends where the edge does; its source is the edge's one end, its target the
     /// other.
     pub const MARK: u16 = 16;
+    /// In the place of a last fragment: the record ends here and is none, since its source is gone.
+    /// There is nothing in it.
+    pub const CUT: u16 = 32;
     /// Those of fragments.
-    pub const FRAGMENT: u16 = FIRST | MORE | LAST;
+    pub const FRAGMENT: u16 = FIRST | MORE | LAST | CUT;
 }
 
 /// Header of a run, 16 bytes: records of one source for one final rank. The first word is the
@@ -191,6 +194,7 @@ impl<'a> Run<'a> {
             0 | run_flags::FIRST
                 | run_flags::MORE
                 | run_flags::LAST
+                | run_flags::CUT
                 | run_flags::BROADCAST
                 | run_flags::MARK
         ) {
@@ -199,7 +203,7 @@ impl<'a> Run<'a> {
         let is_mark = header.flags == run_flags::MARK;
         let is_empty = header.count == 0 && frame.len() == RUN_HEADER_BYTES;
         if header.flags & run_flags::FRAGMENT == 0 && (header.count == 0) != is_mark
-            || is_mark && !is_empty
+            || (is_mark || header.flags == run_flags::CUT) && !is_empty
         {
             return Err(BadRun::Records {
                 count: header.count,
@@ -234,6 +238,11 @@ impl<'a> Run<'a> {
     /// Whether the run is a piece of a record that is longer than a frame.
     pub fn is_fragment(&self) -> bool {
         self.header.flags & run_flags::FRAGMENT != 0
+    }
+
+    /// Whether it is the last piece of such a record, or takes its place.
+    pub fn is_last(&self) -> bool {
+        self.header.flags & (run_flags::LAST | run_flags::CUT) != 0
     }
 
     /// Whether it is a mark, or for all ranks: what few runs are.
@@ -377,12 +386,15 @@ mod tests {
         }
 
         #[test]
-        fn a_mark_is_a_header_alone(flags in 0u16..64, count in 0u16..2, payload in 0usize..2) {
+        fn a_mark_and_a_cut_are_headers_alone(flags in 0u16..128, count in 0u16..2, payload in 0usize..2) {
             let bytes = RUN_HEADER_BYTES + 8 * payload;
             let mut frame = [0u8; RUN_HEADER_BYTES + 8];
             RunHeader { target: 1, source: 2, count, flags }.write(bytes, &mut frame);
             let run = Run::split(&frame[..bytes], 4);
-            if flags == run_flags::MARK {
+            if flags == run_flags::CUT {
+                let is_one = |run: &Run<'_>| run.is_fragment() && run.is_last() && !run.is_special();
+                prop_assert_eq!(run.is_ok_and(|(run, _)| is_one(&run)), count == 0 && payload == 0);
+            } else if flags == run_flags::MARK {
                 prop_assert_eq!(run.is_ok_and(|(run, _)| run.is_mark() && run.is_special()), count == 0 && payload == 0);
             } else {
                 prop_assert!(!run.is_ok_and(|(run, _)| run.is_mark()));

@@ -235,3 +235,41 @@ fn a_long_send_that_waits_for_room_is_not_passed_by_short_ones() {
     told.map(drop).unwrap();
     assert!(begins(&mut client, port, 8, None));
 }
+
+#[test]
+fn who_waits_for_an_owner_that_is_lost_is_woken_and_its_ports_go() {
+    struct Told(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for Told {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let told = std::sync::Arc::new(Told(0.into()));
+    let waker = Waker::from(std::sync::Arc::clone(&told));
+    let mut client = Client::default();
+    let (kept, closed) = (open(&mut client), open(&mut client));
+    let id = client.begin(kept, Expects::Message);
+    assert!(client.wake(kept, id, &waker).is_none());
+    client.begin(closed, Expects::Message);
+    assert_eq!(client.close(closed), None, "its get is under way");
+    assert_eq!(client.lose(|rank| rank != OWNER, true).len(), 0);
+    client
+        .lose(|rank| rank == OWNER, false)
+        .into_iter()
+        .for_each(Waker::wake);
+    assert_eq!(told.0.load(std::sync::atomic::Ordering::Relaxed), 1);
+    // What has come all the same is there to be taken.
+    let about = About {
+        number: 1,
+        source: 2,
+        kind: 9,
+    };
+    let head = answer(kept, id, about);
+    client
+        .answer(OWNER, head, Payload::Borrowed(b"late"))
+        .map(drop)
+        .unwrap();
+    client.lose(|rank| rank == OWNER, true);
+    assert!(client.take_answer(kept, id).is_some());
+    assert!(client.find(closed).is_none() && client.find(kept).is_some());
+}

@@ -82,6 +82,8 @@ struct Port {
     handed_out: u64,
     /// Its asker has closed it: it is here for its sends that wait, and nobody hears of them.
     leaves: bool,
+    /// Its asker is lost: it is here for sends that may still come, and nobody hears of them.
+    is_lost: bool,
 }
 
 /// The ports of an owner's channels. A number that names none is one of a port that is gone:
@@ -155,6 +157,7 @@ impl Ports {
             others: 0,
             handed_out: 0,
             leaves: false,
+            is_lost: false,
         };
         let at = self.free.pop().unwrap_or(self.ports.len() as u32);
         match self.ports.get_mut(at as usize) {
@@ -177,6 +180,29 @@ impl Ports {
             self.handed_out -= std::mem::take(&mut of.handed_out);
             self.left.extend((of.sends == 0).then_some(port));
         }
+    }
+
+    /// Some ranks are lost. Nobody hears of what their ports have asked for.
+    pub fn lose(&mut self, has: impl Fn(u32) -> bool) {
+        for of in self.ports.iter_mut().flatten().filter(|of| has(of.rank)) {
+            of.is_lost = true;
+            self.handed_out -= std::mem::take(&mut of.handed_out);
+        }
+    }
+
+    /// The ports that some ranks have, with these.
+    pub fn of(&self, has: impl Fn(u32) -> bool) -> Vec<(u32, u32)> {
+        let all = (0..).zip(&self.ports);
+        let all = all.filter_map(|(port, of)| of.as_ref().map(|of| (of.rank, port, of.leaves)));
+        all.filter(|(rank, _, leaves)| !leaves && has(*rank))
+            .map(|(rank, port, _)| (rank, port))
+            .collect()
+    }
+
+    /// Whether the asker of a port is lost.
+    pub fn is_lost(&self, port: u32) -> bool {
+        let port = self.ports.get(port as usize).and_then(Option::as_ref);
+        port.is_some_and(|port| port.is_lost)
     }
 
     /// Whether the asker of a port has closed it.
@@ -293,7 +319,7 @@ impl Ports {
 
     fn tell(&mut self, port: u32, id: u64, status: Status, value: u64, message: Option<Stored>) {
         let of = self.ports[port as usize].as_mut();
-        let Some(of) = of.filter(|of| !of.leaves) else {
+        let Some(of) = of.filter(|of| !of.leaves && !of.is_lost) else {
             if let Some(message) = message {
                 self.spare.put(message.bytes);
             }

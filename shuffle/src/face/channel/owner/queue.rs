@@ -513,6 +513,21 @@ impl Queue {
         self.time_out(|of, number, _, _| (of, number) == (port, id), ports);
     }
 
+    /// Some askers are lost: what their ports wait for ends, but for sends from which they had gone
+    /// on.
+    pub fn lose(&mut self, ports: &mut Ports) {
+        let waits = self.gets.iter().map(|of| of.port);
+        let waits = waits.chain(self.polls.iter().map(|of| of.port));
+        let waits = waits.chain(self.sends.iter().map(|of| of.port));
+        let mut lost: Vec<u32> = waits.filter(|&port| ports.is_lost(port)).collect();
+        lost.sort_unstable();
+        if !lost.is_empty() {
+            let is_over =
+                |port: u32, _, _, went_on: bool| !went_on && lost.binary_search(&port).is_ok();
+            self.end_where(Status::Gone, is_over, ports);
+        }
+    }
+
     /// Ends what waits and is `over` now, and takes messages out of the channel that should have
     /// been received.
     fn time_out(&mut self, over: impl Fn(u32, u64, u64, bool) -> bool, ports: &mut Ports) {

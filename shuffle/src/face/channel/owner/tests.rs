@@ -10,6 +10,7 @@ use super::*;
 
 mod ends;
 mod handed_out;
+mod lost;
 
 const RANKS: u32 = 3;
 const LIMITS: ChannelLimits = ChannelLimits {

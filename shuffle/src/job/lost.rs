@@ -1,0 +1,205 @@
+//! A job that goes on without those that it loses: who is out of reach, what that ends, and who
+//! hears of it.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use trihop_transport::topology::{EndpointId, Rank, Topology};
+use trihop_transport::watch::News;
+
+use super::JobState;
+use super::lives::{EXPLANATION, GRACE_NS};
+use crate::endpoint::Engine;
+use crate::error::{Error, Result};
+use crate::member::{Loss, Who};
+
+/// How long what somebody has sent may take to arrive once that one is lost, over links.
+const ARRIVAL_NS: u64 = 1_000_000_000;
+
+/// How far a loss is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It has become known. What was sent before may still come.
+    Known,
+    /// Nothing more comes.
+    Over,
+}
+
+/// Hears of losses, and may send; whom it wakes goes to the last argument. False once nobody needs
+/// it any more.
+pub(crate) type OnLoss = Box<dyn FnMut(&mut Engine, &Loss, Stage, &mut Vec<Waker>) -> bool + Send>;
+
+/// Those that a job has lost.
+#[derive(Default)]
+pub(super) struct Lost {
+    all: Arc<[Loss]>,
+    /// When the first became known here.
+    since_ns: u64,
+    /// Those that are not over, and when they may be.
+    open: Vec<(Loss, u64)>,
+    hearers: Vec<OnLoss>,
+}
+
+impl Lost {
+    /// Whether there is any.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+impl JobState {
+    /// Has this hear of losses from now on.
+    pub fn hear_of_losses_by(&mut self, hears: OnLoss) {
+        self.lost.hearers.push(hears);
+    }
+
+    /// Ranks that this one cannot reach any more, ascending.
+    pub fn lost_ranks(&self) -> Vec<Rank> {
+        let all = (0..self.engine.topology.size()).map(Rank);
+        let is_lost = |rank: &Rank| self.lost.all.iter().any(|loss| loss.has(*rank));
+        match self.lost.is_empty() {
+            true => Vec::new(),
+            false => all.filter(is_lost).collect(),
+        }
+    }
+
+    /// The job goes on without those that these news tell of.
+    pub(super) fn lose(&mut self, news: News) {
+        let topology = self.engine.topology.clone();
+        let Some((who, ends)) = out_of_reach(&news, &topology) else {
+            return;
+        };
+        if who == Who::OtherNodes {
+            self.lives.lost_agent = Some(news.rank);
+        }
+        let error: Error = news.into_error(&topology).into();
+        if !topology.is_relay() {
+            tracing::warn!(%error, "the job goes on without");
+        }
+        let loss = Loss::new(who, error, &topology);
+        let now_ns = self.now_ns();
+        if self.lost.is_empty() {
+            self.lost.since_ns = now_ns;
+        }
+        let all = self.lost.all.iter().chain([&loss]).cloned();
+        self.lost.all = all.collect();
+        self.engine.lose(&self.lost.all, &ends);
+        let is_here = ends.iter().any(|&end| topology.is_here(end));
+        let takes_ns = if is_here { GRACE_NS } else { ARRIVAL_NS };
+        self.tell(&loss, Stage::Known);
+        self.lost.open.push((loss, now_ns + takes_ns));
+        self.parked.wake_ends();
+        self.bell.ring();
+    }
+
+    /// Goes on with losses that are not over; whether any is now.
+    #[cold]
+    pub(super) fn end_losses(&mut self, now_ns: u64) -> bool {
+        if !self.engine.has_drained_lost() {
+            return false;
+        }
+        let open = self.lost.open.extract_if(.., |(_, at_ns)| *at_ns <= now_ns);
+        let over: Vec<_> = open.collect();
+        over.iter()
+            .for_each(|(loss, _)| self.tell(loss, Stage::Over));
+        !over.is_empty()
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(super) fn has_open_losses(&self) -> bool {
+        !self.lost.open.is_empty()
+    }
+
+    fn tell(&mut self, loss: &Loss, stage: Stage) {
+        let mut woken = Vec::new();
+        let engine = &mut self.engine;
+        (self.lost.hearers).retain_mut(|hears| hears(engine, loss, stage, &mut woken));
+        self.parked.add_woken(&mut woken);
+    }
+
+    /// Whether all ranks can take part in something. What those that are gone had sent for it may
+    /// still arrive for a while.
+    ///
+    /// # Errors
+    /// The first that is lost.
+    #[inline]
+    pub fn check_whole(&self) -> Result<()> {
+        match self.lost.is_empty() {
+            true => Ok(()),
+            false => self.say_lost(),
+        }
+    }
+
+    #[cold]
+    fn say_lost(&self) -> Result<()> {
+        let is_late = self.now_ns() >= self.lost.since_ns + GRACE_NS;
+        match self.lost.all.first().filter(|_| is_late) {
+            Some(loss) => Err(loss.error().clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// As a relay: whether any of its ranks is left.
+    ///
+    /// # Errors
+    /// None is; the first that was lost.
+    pub(super) fn check_ranks_left(&self) -> Result<()> {
+        if self.lost.is_empty() {
+            return Ok(());
+        }
+        let topology = &self.engine.topology;
+        let is_lost = |rank: Rank| self.lost.all.iter().any(|loss| loss.has(rank));
+        match topology.ranks_of(topology.node()).all(is_lost) {
+            true => Err(self.lost.all[0].error().clone()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether what progress has failed with is the end of a link to somebody that is lost: that is
+    /// waited for.
+    pub(super) fn is_due_to_loss(&mut self, error: &Error) -> bool {
+        let rank = match error {
+            Error::LinkFailed { rank, .. } => Some(Rank(*rank)),
+            Error::Fabric { .. } => None,
+            _ => return false,
+        };
+        if !self.may_lose() {
+            return false;
+        }
+        let deadline = std::time::Instant::now() + EXPLANATION;
+        let known = self.lost.all.len();
+        loop {
+            if self.look_after_peers(self.now_ns()).is_err() {
+                return false;
+            }
+            let is_it = match rank {
+                Some(rank) => self.lost.all.iter().any(|loss| loss.has(rank)),
+                None => self.lost.all.len() > known,
+            };
+            if is_it || std::time::Instant::now() >= deadline {
+                return is_it;
+            }
+            std::thread::sleep(super::lives::LOOK);
+        }
+    }
+}
+
+/// Whom news put out of reach of an endpoint, and which endpoints that it may exchange something
+/// with; `None` where that is nobody.
+fn out_of_reach(news: &News, topology: &Topology) -> Option<(Who, Vec<EndpointId>)> {
+    if !news.cause.is_of_node() {
+        let end = EndpointId::from(news.rank);
+        let ends = topology.is_here(end).then_some(end);
+        let is_other = end != topology.endpoint();
+        return is_other.then(|| (Who::Rank(news.rank), ends.into_iter().collect()));
+    }
+    let node = topology.node_of(news.rank);
+    let agent = topology.relay_of(topology.process_of_rank(news.rank));
+    match (node == topology.node(), topology.is_relay()) {
+        (true, true) => None,
+        (true, false) => Some((Who::OtherNodes, vec![agent])),
+        (false, true) => Some((Who::Node(node), vec![agent])),
+        (false, false) => Some((Who::Node(node), Vec::new())),
+    }
+}
