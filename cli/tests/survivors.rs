@@ -2,11 +2,13 @@
 
 mod launched;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use launched::agents::{
     Agents, have_attached, input_has_ended, role, start_agent, start_rank_at, threads_of_jobs,
 };
+use launched::compiled::{Compiler, client_of};
 use launched::{Launched, until};
 use trihop::channel::{Descriptor, Poll, Return, Timeout};
 use trihop::{ChannelLimits, Error, Job, Options, Rank, Result, Seat, over, threaded};
@@ -331,6 +333,35 @@ fn process_of(agent: &str) -> u32 {
     let ids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let mut agents = ids.filter(runs);
     agents.next().expect("it runs")
+}
+
+#[test]
+fn programs_in_c_go_on_without_a_rank_that_was_killed() {
+    if !Compiler::C.is_there() {
+        return eprintln!("skipped: there is no C compiler");
+    }
+    let program = client_of("lives", "survivors", Compiler::C, &["include"]);
+    for seat in ["inline", "threaded"] {
+        let (agent, name) = start_agent(&format!("survivors-c-{seat}"), 4, "never");
+        let rank = |place: u32| {
+            let mut rank = Command::new(&program);
+            rank.arg(seat).env("TRIHOP_AGENT", &name);
+            rank.env("TRIHOP_AGENT_PLACE", place.to_string());
+            Launched::start(rank)
+        };
+        let mut ranks: Vec<_> = (0..4).map(rank).collect();
+        let victim = ranks.remove(VICTIM as usize).wait();
+        assert_eq!(victim.status, 128 + libc::SIGKILL, "{}", victim.stderr);
+        let is_over = |rank: &mut Launched| rank.wait_for_lines(1) == ["goes on"];
+        assert!(ranks.iter_mut().all(is_over), "{seat}");
+        ranks.iter_mut().for_each(Launched::close_stdin);
+        for rank in ranks {
+            rank.wait().succeeded();
+        }
+        until("the job has ended", || threads_of_jobs(agent.id()) == 0);
+        agent.signal(libc::SIGTERM);
+        agent.wait().succeeded();
+    }
 }
 
 #[test]

@@ -179,6 +179,75 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert said.split() == ["3"]
 
 
+def test_ranks_with_an_agent_go_on_without_one_that_was_killed(program):
+    said = program(
+        """
+import os
+import signal
+
+import trihop
+
+# The launcher asks the ranks to end as soon as one is gone.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+job = trihop.Job()
+assert job.lost == []
+job.survive()
+channels = job.channels("letters")
+mine = channels.create()
+names = [name.decode() for name in job.allgather(mine.descriptor.encode())]
+ports = [channels.attach(name) for name in names]
+job.barrier()
+if job.rank == 1:
+    for port in ports:
+        port.send(b"a letter", when="deposited")
+    os.kill(os.getpid(), signal.SIGKILL)
+assert mine.get() == (1, 0, b"a letter")
+while not job.lost:
+    try:
+        mine.get(timeout=0.05)
+    except trihop.Timeout:
+        pass
+assert job.lost == [1]
+for what in lambda: ports[1].send(b""), ports[1].get, job.barrier:
+    try:
+        what()
+    except trihop.PeerGone as gone:
+        assert gone.rank == 1
+    else:
+        raise AssertionError(what)
+other = 2 - job.rank
+for turn in range(100):
+    ports[other].send(b"another", when="deposited")
+    assert mine.get() == (other, 0, b"another")
+# Who is the first to end has answered the other by then.
+try:
+    ports[other].send(b"the last one")
+except trihop.PeerGone as gone:
+    assert gone.rank == other
+print("goes on", flush=True)
+""",
+        (3, 1),
+        status=None,
+        seat="agent",
+    )
+    assert said.count("goes on") == 2
+
+
+def test_survival_is_for_ranks_with_an_agent(program):
+    said = program(
+        """
+import trihop
+
+with trihop.Job() as job:
+    try:
+        job.survive()
+    except trihop.Misuse as error:
+        print(error)
+"""
+    )
+    assert "no agent" in said
+
+
 def test_an_agent_that_is_killed_has_an_exception_of_its_own(program):
     said = program(
         """
