@@ -268,14 +268,19 @@ fn go_on_by_lanes<S: Seat>(job: over::Job<S>) -> Result<()> {
     eprintln!("attached");
     // It writes to the other node while that goes out of reach.
     let begun = Instant::now();
+    let (mut sends, long) = (0, vec![1; LONG]);
     let lost = loop {
         let lost = job.lost()?;
         if !lost.is_empty() {
             break lost;
         }
-        match records.try_send(Rank(beyond), 0, &[1; 3000]) {
+        let length = if sends % 4 == 3 { LONG } else { 3000 };
+        match records.try_send(Rank(beyond), 0, &long[..length]) {
             Err(Error::WouldBlock | Error::AgentDead { .. }) => {}
-            sent => sent?,
+            sent => {
+                sent?;
+                sends += 1;
+            }
         }
         records.take(|message| assert_eq!(message.bytes[0], 1))?;
         job.progress()?;
@@ -312,6 +317,7 @@ fn go_on_by_lanes<S: Seat>(job: over::Job<S>) -> Result<()> {
         assert!(begun.elapsed() < HANGS, "records");
     }
     is_agents(records.fence(), "a fence");
+    is_agents(records.fence(), "another one");
     is_agents(job.shuffle("another").open().map(drop), "opening a stream");
     eprintln!("done");
     while !told.is_raised() {

@@ -35,7 +35,7 @@ use crate::engine::sink::{Handlers, Sink};
 use crate::engine::{Inbound, StreamState};
 pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
-use crate::member::Members;
+use crate::member::{Loss, Members};
 use crate::queue::lanes::Lanes;
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
@@ -128,8 +128,10 @@ pub(crate) struct Engine {
     /// Of a relay: the round that it takes part in, by place of the stream.
     joined: Vec<Option<Round>>,
     pub collectives: Collectives,
-    /// Members are lost: whatever collectives say that they miss is no error.
-    has_lost: bool,
+    /// Who is lost. Whatever collectives say that they miss is no error then.
+    lost: Arc<[Loss]>,
+    /// Of these, the endpoints that this one has exchanged anything with.
+    lost_ends: Vec<EndpointId>,
     /// Bound of a stream's spill where its options say none.
     pub spill_share_bytes: usize,
     /// Makes the segments of inboxes: shared with the node's processes, unless all its ranks live
@@ -166,7 +168,8 @@ impl Engine {
             completions: Vec::new(),
             posted: 0,
             joined: Vec::new(),
-            has_lost: false,
+            lost: Arc::new([]),
+            lost_ends: Vec::new(),
             spill_share_bytes: SPILL_SHARE_BYTES,
             create_segment: Segment::create,
             trace: Trace::default(),
@@ -348,6 +351,7 @@ impl Engine {
             .map(|at| self.closed.swap_remove(at))
             .ok_or_else(|| gone(id))?;
         self.streams[stream].begin_again(&mut self.outs[stream], plan.name, sink);
+        self.lose_again(stream);
         self.insert(stream);
         Ok(self.id_of(stream))
     }
@@ -544,6 +548,7 @@ impl Engine {
         if let Some(place) = self.places.get_mut(usize::from(id)) {
             *place = Some(stream);
         }
+        self.lose_again(stream);
         self.insert(stream);
         Ok(self.id_of(stream))
     }

@@ -13,9 +13,9 @@ use super::status::{guard, trihop_status_t};
 /// `TRIHOP_ERR_PEER_DEAD`: a send to it, and a call on a channel of its. So does what all ranks take
 /// part in: a fence, a round, a collective, the opening of a stream, `trihop_finalize`. All else
 /// goes on, as if that rank were silent; `trihop_lost` says who is gone. What had left the rank
-/// arrives, and what was on its way to it is dropped and counted (`dropped_runs`). Where an agent is gone, or a node, so are for other nodes its ranks, and for
-/// these those of all other nodes (`TRIHOP_ERR_AGENT_DEAD`, or `TRIHOP_ERR_PEER_DEAD`). The 65th
-/// loss ends the job.
+/// arrives, and what is on its way to it is dropped (`dropped_runs`). Where an agent is gone, or a
+/// node, so are for other nodes its ranks, and for these those of all other nodes
+/// (`TRIHOP_ERR_AGENT_DEAD`, or `TRIHOP_ERR_PEER_DEAD`). The 65th loss ends the job.
 ///
 /// Fails with `TRIHOP_ERR_MISUSE` for ranks without an agent.
 /// Threads: as `trihop_barrier`.

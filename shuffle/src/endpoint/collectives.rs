@@ -90,13 +90,13 @@ impl Engine {
                 worked = true;
                 // Where ranks are missed, the others need not have called the same.
                 match self.collectives.receive(source, kind, &bytes) {
-                    Err(error) if !self.has_lost => return Err(error),
+                    Err(error) if self.lost.is_empty() => return Err(error),
                     _ => {}
                 }
             }
         }
         match self.collectives.take_mismatch() {
-            Some(error) if !self.has_lost => return Err(error),
+            Some(error) if self.lost.is_empty() => return Err(error),
             _ => {}
         }
         while let Some(message) = self.collectives.front() {

@@ -113,35 +113,53 @@ impl Engine {
 
     /// Members are lost, and the job goes on: `lost` says all that are out of reach now, and `ends`
     /// which endpoints that this one exchanges anything with have become so. What is sent to these
-    /// is dropped; what had come from them moves on.
-    pub fn lose(&mut self, lost: &Arc<[Loss]>, ends: &[EndpointId]) {
-        let here = |end: &EndpointId| self.topology.is_here(*end);
-        let places: Vec<u32> = ends
-            .iter()
-            .filter(|end| here(end))
-            .map(|&end| self.place_of(end))
-            .collect();
-        self.has_lost = true;
-        for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
-            // What collectives have to say to who is lost is dropped on its way.
-            if state.id != SYSTEM_STREAM {
-                out.lose(lost);
-            }
-            state.rounds.give_up();
-            let lanes = state.inbound.inbox.layout().lanes();
-            for &end in ends {
-                let links = &out.queues.remotes;
-                let links = (0..links.len()).filter(|&number| links[number].end == end);
+    /// is dropped; what had come from them moves on, over links for so long as until `from_ns`.
+    pub fn lose(&mut self, lost: &Arc<[Loss]>, ends: &[EndpointId], from_ns: u64) {
+        self.lost = Arc::clone(lost);
+        self.lost_ends.extend_from_slice(ends);
+        // A relay takes part in no round any more.
+        self.joined.clear();
+        for stream in 0..self.streams.len() {
+            self.lose_in(stream, ends, from_ns);
+        }
+    }
+
+    /// A stream is opened while members are lost.
+    pub(super) fn lose_again(&mut self, stream: usize) {
+        if !self.lost.is_empty() {
+            let ends = self.lost_ends.clone();
+            self.lose_in(stream, &ends, 0);
+        }
+    }
+
+    fn lose_in(&mut self, stream: usize, ends: &[EndpointId], from_ns: u64) {
+        let (state, out) = (&mut self.streams[stream], &mut self.outs[stream]);
+        // What collectives have to say to who is lost is dropped on its way.
+        if state.id != SYSTEM_STREAM {
+            out.lose(&self.lost);
+            // Whatever has hurried waits for ranks that are gone.
+            state.urgent = 0;
+        }
+        state.rounds.give_up();
+        let lanes = state.inbound.inbox.layout().lanes();
+        for &end in ends {
+            let links = &out.queues.remotes;
+            let links = (0..links.len()).filter(|&number| links[number].end == end);
+            for number in links {
                 state
                     .inbound
                     .lost
-                    .extend(links.map(|number| Input::link(lanes, number)));
-                out.queues.lose(end);
+                    .push((Input::link(lanes, number), from_ns));
+                if let Some(links) = &mut state.inbound.links {
+                    links.lose(number);
+                }
             }
-            for &place in &places {
-                let of_it = state.inbound.lanes_of(place);
-                state.inbound.lost.extend(of_it.map(Input::lane));
+            if self.topology.is_here(end) {
+                let of_it = state.inbound.lanes_of(self.topology.place_of(end));
+                let of_it = of_it.map(|lane| (Input::lane(lane), 0));
+                state.inbound.lost.extend(of_it);
             }
+            out.queues.lose(end);
         }
     }
 

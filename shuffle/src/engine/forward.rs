@@ -26,17 +26,31 @@ pub(crate) struct Begun {
     copying: HashMap<Input, Copying>,
     /// Target and source of the long records that are passed on and have not ended.
     records: HashMap<Input, (u32, u32)>,
+    /// Those of who is lost, from which nothing is taken any more.
+    closed: Vec<Input>,
 }
 
 impl Begun {
-    /// A fragment of a long record goes on.
-    #[cold]
+    /// The first or last fragment of a long record goes on.
     fn passes_on(&mut self, input: Input, run: &Run<'_>) {
         let RunHeader { target, source, .. } = run.header;
         match run.is_last() {
             true => self.records.remove(&input),
             false => self.records.insert(input, (target, source)),
         };
+    }
+
+    /// Nothing is taken from an input any more.
+    pub fn close(&mut self, input: Input) {
+        self.closed.push(input);
+        self.records.remove(&input);
+        self.taken.remove(&input);
+        self.copying.remove(&input);
+        self.blocked.remove(&input);
+    }
+
+    fn is_closed(&self, input: Input) -> bool {
+        !self.closed.is_empty() && self.closed.contains(&input)
     }
 
     /// What is to take the place of the rest of a long record that is passed on, where nothing more
@@ -49,11 +63,6 @@ impl Begun {
             count: 0,
             flags: run_flags::CUT,
         })
-    }
-
-    /// That has gone on.
-    pub fn has_cut(&mut self, input: Input) {
-        self.records.remove(&input);
     }
 }
 
@@ -121,6 +130,9 @@ impl<H: Handlers> Forwarding<'_, H> {
         if self.rounds.holds(input) {
             return Ok(false); // it belongs to the next round
         }
+        if self.begun.is_closed(input) {
+            return Ok(true); // it is dropped
+        }
         if run.is_special() {
             return match run.is_mark() {
                 true => self.hear(at, run, input),
@@ -136,7 +148,7 @@ impl<H: Handlers> Forwarding<'_, H> {
             .queues
             .push(at, target, run.frame, run.header.flags, input);
         let pushed = pushed.ok_or(BadRun::Route(target.0))?;
-        if pushed && run.is_fragment() {
+        if pushed && run.is_fragment() && run.header.flags != run_flags::MORE {
             self.begun.passes_on(input, run);
         }
         Ok(pushed)

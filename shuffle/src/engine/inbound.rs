@@ -135,6 +135,20 @@ impl Links {
         of_it.for_each(|unposted| unposted.link = None);
     }
 
+    /// The endpoint at the other end of a link is lost: nobody is to be told anything there.
+    pub fn lose(&mut self, index: usize) {
+        if let Some(incoming) = self.incoming.get_mut(index) {
+            incoming.is_lost = true;
+        }
+    }
+
+    /// Nothing more is taken from a link to who is lost: what it held is the others'.
+    pub fn cut(&mut self, index: usize, maxrpc: u32) {
+        self.arrived.retain(|&arrived| arrived as usize != index);
+        self.detach(index, maxrpc);
+        self.lose(index);
+    }
+
     fn post_all(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
         while let Some(Unposted {
             class,
@@ -228,7 +242,7 @@ impl Links {
                 match rank {
                     // Nothing else is to be expected of its links.
                     Some(rank) if queues.lost.contains(&rank) => Ok(()),
-                    None if !queues.lost.is_empty() => {
+                    None if queues.remotes.iter().any(|link| link.is_lost) => {
                         tracing::debug!(%error, "a link has failed, of one that is lost");
                         Ok(())
                     }
@@ -257,6 +271,8 @@ impl Links {
                     header.source, header.epoch
                 )
             }
+            // What is late, of a link that is cut.
+            Ok((header, _)) if queues.cut.contains(&header.source) => return None,
             Ok((header, _)) if header.stream == self.identity.stream => {
                 if let Some(index) = queues.open_to(header.source, header.stage) {
                     self.follow(&queues.remotes);
@@ -349,7 +365,7 @@ impl Links {
                 Error::bad_peer(header.source.0, "clear-to-send notices of a wrong length")
             })?;
             for notice in notices {
-                if !remote.clear_to_send(notice) {
+                if !remote.is_lost && !remote.clear_to_send(notice) {
                     let why = format!(
                         "clear-to-send for batch {} that is not announced",
                         notice.sequence
@@ -503,13 +519,15 @@ impl Links {
 
     /// Whether somebody waits to hear that batches were taken.
     pub fn owes_acknowledgements(&self) -> bool {
-        self.incoming.iter().any(|from| from.unacknowledged > 0)
+        let mut all = self.incoming.iter();
+        all.any(|from| from.unacknowledged > 0 && !from.is_lost)
     }
 
     /// Whether all who sent long batches have heard that these were taken: they may have to make
     /// progress until then. Those who have not are told at once.
     pub fn has_thanked(&mut self) -> bool {
-        let owing = self.incoming.iter_mut().filter(|from| from.owes_thanks);
+        let owing = self.incoming.iter_mut();
+        let owing = owing.filter(|from| from.owes_thanks && !from.is_lost);
         owing.map(|from| from.must_tell = true).count() == 0
     }
 
@@ -607,10 +625,12 @@ impl Links {
                 |i: &&Incoming| i.window.is_empty() && !holds(i) && shared.is_wanted(&i.receiving);
             let waiting = busy.filter(of_pool).filter(waits).count();
             let coming = self.incoming.iter().filter(of_pool);
-            let coming = coming.filter(|i| i.recalled && holds(i)).count();
+            let coming = coming
+                .filter(|i| i.recalled && holds(i) && !i.is_lost)
+                .count();
             let links = self.incoming.iter_mut().enumerate();
             let idle = links.filter(|(_, incoming)| {
-                incoming.pool == pool && !incoming.recalled && holds(incoming)
+                incoming.pool == pool && !incoming.recalled && holds(incoming) && !incoming.is_lost
             });
             for (index, incoming) in idle.take(waiting.saturating_sub(coming)) {
                 (incoming.recalled, incoming.must_recall) = (true, true);

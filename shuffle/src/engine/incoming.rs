@@ -88,6 +88,8 @@ pub(crate) struct Incoming {
     pub recalled: bool,
     /// It is to be told that.
     pub must_recall: bool,
+    /// The endpoint at the other end is lost: nobody is to be told anything.
+    pub is_lost: bool,
 }
 
 /// What a peer has been told, for a header that is not sent after all.
@@ -121,6 +123,7 @@ impl Incoming {
             is_read: false,
             recalled: false,
             must_recall: false,
+            is_lost: false,
             window: Window::new(maxrpc as usize),
             receiving,
             controls: Controls::default(),

@@ -65,8 +65,9 @@ pub(crate) struct Inbound {
     begun: Begun,
     /// Times that each lane was seen empty.
     drained: Vec<u64>,
-    /// Of endpoints that are lost: inputs of which not all has moved on that had come.
-    pub lost: Vec<Input>,
+    /// Of endpoints that are lost: inputs of which not all has moved on that had come, and from
+    /// when on nothing more is to be expected of them.
+    pub lost: Vec<(Input, u64)>,
 }
 
 impl Inbound {
@@ -274,7 +275,7 @@ impl StreamState {
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;
         if !self.inbound.lost.is_empty() {
-            worked |= self.cut_lost(&mut outs[own]);
+            worked |= self.cut_lost(&mut outs[own], now_ns);
         }
         if let Some(handover) = &self.handover {
             // While rounds move something, more of them follow, here or on the progress thread: see
@@ -415,13 +416,13 @@ impl StreamState {
     }
 
     /// Ends the long records of those that are lost, once all that had come of them has moved on;
-    /// whether any of these inputs is done.
+    /// whether any of these inputs is done. From then on nothing is taken from it.
     #[cold]
-    fn cut_lost(&mut self, out: &mut Outbound) -> bool {
+    fn cut_lost(&mut self, out: &mut Outbound, now_ns: u64) -> bool {
         let lost = std::mem::take(&mut self.inbound.lost);
         let before = lost.len();
-        let left = lost.into_iter().filter(|&input| !self.cut(out, input));
-        let left: Vec<_> = left.collect();
+        let is_left = |&(input, from_ns): &(Input, u64)| now_ns < from_ns || !self.cut(out, input);
+        let left: Vec<_> = lost.into_iter().filter(is_left).collect();
         self.inbound.lost = left;
         self.inbound.lost.len() < before
     }
@@ -431,19 +432,24 @@ impl StreamState {
         if !self.inbound.is_drained(input) {
             return false;
         }
-        self.inbound.reassembly.forget(input);
         let cut = self.inbound.begun.cut(input);
-        let Some((header, (at, _))) = cut.zip(self.writer_of_input(out, input)) else {
-            return true;
-        };
-        let mut frame = [0; RUN_HEADER_BYTES];
-        header.write(RUN_HEADER_BYTES, &mut frame);
-        let target = Rank(header.target);
-        let is_refused = out.queues.push(at, target, &frame, header.flags, input) == Some(false);
-        if !is_refused {
-            self.inbound.begun.has_cut(input);
+        if let Some((header, (at, _))) = cut.zip(self.writer_of_input(out, input)) {
+            let mut frame = [0; RUN_HEADER_BYTES];
+            header.write(RUN_HEADER_BYTES, &mut frame);
+            let (target, flags) = (Rank(header.target), header.flags);
+            if out.queues.push(at, target, &frame, flags, input) == Some(false) {
+                return false; // once it has room
+            }
         }
-        !is_refused
+        self.inbound.reassembly.forget(input);
+        self.inbound.begun.close(input);
+        let lanes = self.inbound.inbox.layout().lanes();
+        if let (Some(link), Some(links)) = (input.as_link(lanes), &mut self.inbound.links) {
+            let remote = &out.queues.remotes[link];
+            links.cut(link, remote.credit.max_in_flight());
+            out.queues.cut.push(remote.end);
+        }
+        true
     }
 
     /// Records that have come to their end here: the handler has returned, or is called no more, or

@@ -36,8 +36,9 @@ pub(crate) struct Queues {
     pub now_ns: u64,
     /// Something was added, or refused, since all lanes were shown.
     pub is_stirred: bool,
-    /// Endpoints that are lost.
+    /// Endpoints that are lost; and of these, those from which nothing is taken any more.
     pub lost: Vec<EndpointId>,
+    pub cut: Vec<EndpointId>,
 }
 
 /// Where the queue of an edge stood at a moment.
@@ -77,6 +78,7 @@ impl Queues {
             now_ns: 0,
             is_stirred: false,
             lost: Vec::new(),
+            cut: Vec::new(),
         }
     }
 

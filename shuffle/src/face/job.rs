@@ -162,8 +162,8 @@ impl<S: Seat> Job<S> {
     /// From then on what a call wants of a rank that is gone fails with the error that names it: a
     /// send to it, and a call on a channel of its. So does what all ranks take part in: a fence, a
     /// round, a collective, the opening of a stream, [`Job::shutdown`]. All else goes on, as if that
-    /// rank were silent; [`Job::lost`] says who is gone. What had left the rank arrives, and what was
-    /// on its way to it is dropped and counted (`dropped_runs`).
+    /// rank were silent; [`Job::lost`] says who is gone. What had left the rank arrives, and what is
+    /// on its way to it is dropped (`dropped_runs`).
     /// Where an agent is gone, or a node, so are for other nodes its ranks, and for these those of
     /// all other nodes, with [`Error::AgentDead`](crate::Error::AgentDead) or
     /// [`Error::PeerDead`](crate::Error::PeerDead). The 65th loss ends the job.

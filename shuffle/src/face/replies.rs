@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::face::job::Job;
 use crate::face::reservation::zeroed;
@@ -19,13 +20,15 @@ use crate::terminate::reduce::Reduce;
 /// Marks a reply; the other bits are the number of its request.
 const REPLY: u32 = 1 << 31;
 const NUMBERS: u32 = REPLY - 1;
+/// Stands for the rank of a request whose reply is here.
+const ANSWERED: u32 = u32::MAX;
 
 /// Requests whose replies have not been pulled.
 struct Window {
     /// Number of the first of them.
     first: u32,
-    /// Of each, whether its reply is here.
-    answered: VecDeque<bool>,
+    /// Of each, whom it was asked of, or that its reply is here.
+    asked: VecDeque<u32>,
     /// Replies, by their numbers: there are places for a power of two, which divides all numbers.
     replies: Vec<u8>,
     reply_bytes: usize,
@@ -54,7 +57,7 @@ impl Window {
         let bytes = most.next_power_of_two().checked_mul(reply_bytes);
         Ok(Self {
             first: 0,
-            answered: VecDeque::new(),
+            asked: VecDeque::new(),
             replies: zeroed(bytes.unwrap_or(usize::MAX))?,
             reply_bytes,
             strange: 0,
@@ -69,8 +72,8 @@ impl Window {
 
     fn put(&mut self, number: u32, reply: &[u8]) {
         let at = (number.wrapping_sub(self.first) & NUMBERS) as usize;
-        match self.answered.get_mut(at) {
-            Some(is_here @ false) if reply.len() == self.reply_bytes => *is_here = true,
+        match self.asked.get_mut(at) {
+            Some(of) if *of != ANSWERED && reply.len() == self.reply_bytes => *of = ANSWERED,
             _ => {
                 self.strange += 1;
                 return;
@@ -92,13 +95,24 @@ impl Window {
 
     /// Hands the reply to the first of them to `take`, if it is here.
     fn take_first<V>(&mut self, take: impl FnOnce(&[u8]) -> V) -> Option<V> {
-        if self.answered.front() != Some(&true) {
+        if self.asked.front() != Some(&ANSWERED) {
             return None;
         }
-        self.answered.pop_front();
         let number = self.first;
-        self.first = number.wrapping_add(1) & NUMBERS;
+        self.give_up_first();
         Some(take(self.place_of(number)))
+    }
+
+    /// Whom the first of them was asked of, while its reply is not here.
+    fn first_waits_for(&self) -> Option<Rank> {
+        let first = self.asked.front().filter(|&&of| of != ANSWERED);
+        first.map(|&of| Rank(of))
+    }
+
+    /// The first of them is none any more.
+    fn give_up_first(&mut self) {
+        self.asked.pop_front();
+        self.first = self.first.wrapping_add(1) & NUMBERS;
     }
 }
 
@@ -218,7 +232,7 @@ impl<'h> UntypedReplies<'h> {
         match self.shuffle.try_send(target, number, request) {
             Ok(()) => {
                 self.under_way.set(under_way + 1);
-                self.lend(|window| window.answered.push_back(false))?;
+                self.lend(|window| window.asked.push_back(target.0))?;
                 Ok(true)
             }
             Err(Error::WouldBlock) => {
@@ -242,10 +256,27 @@ impl<'h> UntypedReplies<'h> {
                 Ok::<_, Error>(window.take_first(take))
             })??;
         }
-        if taken.is_some() {
+        let first = match taken {
+            Some(_) => None,
+            None => self.lend(|window| window.first_waits_for())?,
+        };
+        // In a job that goes on without ranks that are gone, the first may be one that nobody
+        // answers: that is said once, in its place.
+        let gone = first.and_then(|of| {
+            let is_there = |out: &mut Outbound| out.check_within_reach(of);
+            let handle = &self.shuffle.handle;
+            handle.with_out("a pull of a reply", is_there).err()
+        });
+        if gone.is_some() {
+            self.lend(Window::give_up_first)?;
+        }
+        if taken.is_some() || gone.is_some() {
             self.under_way.update(|under_way| under_way - 1);
         }
-        Ok(taken)
+        match gone {
+            Some(error) => Err(error),
+            None => Ok(taken),
+        }
     }
 
     /// As [`Replies::outstanding`].
@@ -346,7 +377,8 @@ impl<'h, Q: Item, R: Item> Replies<'h, Q, R> {
     ///
     /// # Errors
     /// As [`Shuffle::poll`]; [`Error::Misuse`] where a rank has answered what nobody asked, or not
-    /// by a value of this type.
+    /// by a value of this type; of a request to a rank that is gone, in a job that goes on, once the
+    /// error that names it.
     pub fn pull(&mut self) -> Result<Option<R>> {
         let reply = self.untyped.pull(|reply| R::read_from_bytes(reply).ok())?;
         Ok(reply.flatten())

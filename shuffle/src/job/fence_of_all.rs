@@ -82,7 +82,12 @@ impl JobState {
         };
         let is_over = fence.poll(&mut self.engine);
         if !is_over {
-            self.check_whole()?;
+            if let Err(gone) = self.check_whole() {
+                let given_up = self.parked.of_all.take();
+                let waker = given_up.and_then(|fence| fence.waker);
+                self.parked.woken.extend(waker);
+                return Err(gone);
+            }
         } else {
             self.parked.woken.extend(fence.waker.take());
             self.parked.of_all = None;

@@ -104,11 +104,11 @@ impl Lives {
         self.board.has_lost(self.losses)
     }
 
-    /// The next that it has lost.
+    /// The next that it has lost, unless a broken process has made that up.
     fn next_loss(&mut self) -> Option<News> {
-        let loss = self.board.loss(self.losses)?;
+        let loss = self.board.loss(self.losses);
         self.losses += 1;
-        Some(loss)
+        loss.filter(|_| !self.board.is_over())
     }
 
     /// Whether all ranks have arrived at the end, so that a rank that leaves does so properly.
@@ -313,8 +313,10 @@ impl JobState {
 
     #[cold]
     fn hear_of_losses(&mut self) {
-        while let Some(loss) = self.lives.next_loss() {
-            self.lose(loss);
+        while self.lives.has_lost() {
+            if let Some(loss) = self.lives.next_loss() {
+                self.lose(loss);
+            }
         }
     }
 

@@ -15,6 +15,8 @@ use crate::member::{Loss, Who};
 
 /// How long what somebody has sent may take to arrive once that one is lost, over links.
 const ARRIVAL_NS: u64 = 1_000_000_000;
+/// And rounds of progress that this rank makes until then.
+const ARRIVAL_ROUNDS: u64 = 64;
 
 /// How far a loss is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +27,10 @@ pub(crate) enum Stage {
     Over,
 }
 
-/// Hears of losses, and may send; whom it wakes goes to the last argument. False once nobody needs
-/// it any more.
-pub(crate) type OnLoss = Box<dyn FnMut(&mut Engine, &Loss, Stage, &mut Vec<Waker>) -> bool + Send>;
+/// Hears of a loss, and may send; whom it wakes goes to the last argument. False once nobody needs
+/// it any more, which it says without a loss, too.
+pub(crate) type OnLoss =
+    Box<dyn FnMut(&mut Engine, Option<(&Loss, Stage)>, &mut Vec<Waker>) -> bool + Send>;
 
 /// Those that a job has lost.
 #[derive(Default)]
@@ -35,9 +38,20 @@ pub(super) struct Lost {
     all: Arc<[Loss]>,
     /// When the first became known here.
     since_ns: u64,
-    /// Those that are not over, and when they may be.
-    open: Vec<(Loss, u64)>,
+    /// When those who wait for an end are to hear of the last, 0 once they have.
+    waking_ns: u64,
+    /// Those that are not over.
+    open: Vec<Open>,
     hearers: Vec<OnLoss>,
+}
+
+/// A loss that is not over.
+struct Open {
+    loss: Loss,
+    /// Not before this time, and this round of progress: who has made none for long has to take
+    /// what had come first.
+    at_ns: u64,
+    at_round: u64,
 }
 
 impl Lost {
@@ -48,9 +62,25 @@ impl Lost {
 }
 
 impl JobState {
-    /// Has this hear of losses from now on.
-    pub fn hear_of_losses_by(&mut self, hears: OnLoss) {
+    /// Has this hear of losses: those that there are, and later ones. Those whom nobody needs any
+    /// more go.
+    pub fn hear_of_losses_by(&mut self, mut hears: OnLoss) {
+        let (engine, mut woken) = (&mut self.engine, Vec::new());
+        (self.lost.hearers).retain_mut(|hears| hears(engine, None, &mut woken));
+        for loss in &*self.lost.all {
+            hears(engine, Some((loss, Stage::Known)), &mut woken);
+            let is_open = |open: &Open| open.loss.is_same(loss);
+            if !self.lost.open.iter().any(is_open) {
+                hears(engine, Some((loss, Stage::Over)), &mut woken);
+            }
+        }
+        self.parked.add_woken(&mut woken);
         self.lost.hearers.push(hears);
+    }
+
+    /// Whether a rank is lost.
+    pub fn has_lost(&self, rank: Rank) -> bool {
+        self.lost.all.iter().any(|loss| loss.has(rank))
     }
 
     /// Ranks that this one cannot reach any more, ascending.
@@ -83,25 +113,35 @@ impl JobState {
         }
         let all = self.lost.all.iter().chain([&loss]).cloned();
         self.lost.all = all.collect();
-        self.engine.lose(&self.lost.all, &ends);
+        self.engine.lose(&self.lost.all, &ends, now_ns + ARRIVAL_NS);
         let is_here = ends.iter().any(|&end| topology.is_here(end));
         let takes_ns = if is_here { GRACE_NS } else { ARRIVAL_NS };
         self.tell(&loss, Stage::Known);
-        self.lost.open.push((loss, now_ns + takes_ns));
-        self.parked.wake_ends();
+        self.lost.open.push(Open {
+            loss,
+            at_ns: now_ns + takes_ns,
+            at_round: self.rounds + ARRIVAL_ROUNDS,
+        });
+        self.lost.waking_ns = now_ns + GRACE_NS;
         self.bell.ring();
     }
 
     /// Goes on with losses that are not over; whether any is now.
     #[cold]
     pub(super) fn end_losses(&mut self, now_ns: u64) -> bool {
+        if self.lost.waking_ns > 0 && now_ns >= self.lost.waking_ns {
+            self.lost.waking_ns = 0;
+            // From now on what they wait for has failed.
+            self.parked.wake_ends();
+        }
         if !self.engine.has_drained_lost() {
             return false;
         }
-        let open = self.lost.open.extract_if(.., |(_, at_ns)| *at_ns <= now_ns);
-        let over: Vec<_> = open.collect();
+        let rounds = self.rounds;
+        let is_over = |open: &mut Open| open.at_ns <= now_ns && open.at_round <= rounds;
+        let over: Vec<_> = self.lost.open.extract_if(.., is_over).collect();
         over.iter()
-            .for_each(|(loss, _)| self.tell(loss, Stage::Over));
+            .for_each(|open| self.tell(&open.loss, Stage::Over));
         !over.is_empty()
     }
 
@@ -114,7 +154,8 @@ impl JobState {
     fn tell(&mut self, loss: &Loss, stage: Stage) {
         let mut woken = Vec::new();
         let engine = &mut self.engine;
-        (self.lost.hearers).retain_mut(|hears| hears(engine, loss, stage, &mut woken));
+        let loss = Some((loss, stage));
+        (self.lost.hearers).retain_mut(|hears| hears(engine, loss, &mut woken));
         self.parked.add_woken(&mut woken);
     }
 
@@ -144,7 +185,7 @@ impl JobState {
     ///
     /// # Errors
     /// None is; the first that was lost.
-    pub(super) fn check_ranks_left(&self) -> Result<()> {
+    pub fn check_ranks_left(&self) -> Result<()> {
         if self.lost.is_empty() {
             return Ok(());
         }
@@ -168,14 +209,16 @@ impl JobState {
             return false;
         }
         let deadline = std::time::Instant::now() + EXPLANATION;
-        let known = self.lost.all.len();
+        let of_links = |lost: &Lost| lost.all.iter().filter(|loss| loss.is_of_links()).count();
+        let known = of_links(&self.lost);
         loop {
             if self.look_after_peers(self.now_ns()).is_err() {
                 return false;
             }
+            let mut of_links = self.lost.all.iter().filter(|loss| loss.is_of_links());
             let is_it = match rank {
-                Some(rank) => self.lost.all.iter().any(|loss| loss.has(rank)),
-                None => self.lost.all.len() > known,
+                Some(rank) => of_links.any(|loss| loss.has(rank)),
+                None => of_links.count() > known,
             };
             if is_it || std::time::Instant::now() >= deadline {
                 return is_it;

@@ -427,7 +427,13 @@ impl JobState {
             AtEnd::Told => true,
         };
         if !is_over {
-            self.check_whole()?;
+            if let Err(gone) = self.check_whole() {
+                // It never is; what is sent from now on is of no step.
+                let mut given_up = self.parked.endings.swap_remove(at);
+                self.parked.woken.extend(given_up.waker.take());
+                end_step(&mut self.engine, id)?;
+                return Err(gone);
+            }
         } else {
             let mut over = all.swap_remove(at);
             let ended = over.ending.end();

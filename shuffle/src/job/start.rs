@@ -183,8 +183,11 @@ impl JobState {
             } else {
                 topology.places()
             };
+            // Between the ranks of one node nothing goes by the agent.
+            let is_idle = topology.has_agents() && topology.nodes() == 1;
+            let relays = if is_idle { topology.local_relays() } else { 0 };
             let spill_share_bytes = spill_share_bytes(limits, neighbours, ends.len() as u32);
-            let spin = spin_budget(neighbours as usize);
+            let spin = spin_budget((neighbours - relays) as usize);
             // The host holds what there is once in a process: fabric, launcher, directory, watch.
             let hosts_dump = Arc::<DumpOnSignal>::default();
             let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();

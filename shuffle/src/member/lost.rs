@@ -40,6 +40,16 @@ impl Loss {
         }
     }
 
+    /// Whether two are about the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.who == other.who
+    }
+
+    /// Whether it is about more than one rank: about whoever is behind a link.
+    pub fn is_of_links(&self) -> bool {
+        !matches!(self.who, Who::Rank(_))
+    }
+
     /// What calls say that want something of them.
     pub fn error(&self) -> &Error {
         &self.error

@@ -38,6 +38,12 @@ impl Input {
         Self(1 + lane)
     }
 
+    /// The number of the inbound link, where it is one.
+    pub fn as_link(self, lanes: u32) -> Option<usize> {
+        let number = self.0.checked_sub(Self::link(lanes, 0).0)?;
+        (self != Self::ROUNDS).then_some(number as usize)
+    }
+
     /// An inbound link, numbered behind the inbox's lanes.
     pub fn link(lanes: u32, link: usize) -> Self {
         Self(1 + lanes + link as u32)

@@ -379,7 +379,9 @@ impl RemoteQueue {
             self.open_bytes(),
             self.sizes.buffer_bytes - BATCH_HEADER_BYTES,
         );
-        if listed != counted {
+        if self.is_lost {
+            None
+        } else if listed != counted {
             Some(format!(
                 "{listed} batches in flight are listed, {counted} counted"
             ))

@@ -72,12 +72,15 @@ impl Park {
         let arrived = self.woken.contains(&LISTENER_MARK);
         if self.woken.iter().any(|&mark| mark < LINK_MARK) {
             let now_ns = job.now_ns();
+            let all = job.node.watches.iter();
+            let ended = all.filter_map(|(end, watch)| watch.has_ended().then_some(*end));
+            let ended: Vec<_> = ended.collect();
             job.look_after_peers(now_ns)?;
-            // Processes that have ended properly wake nobody again.
+            // Those are known, and processes that have ended properly wake nobody again.
             for (_, watch) in job
                 .node
                 .watches
-                .extract_if(.., |(_, watch)| watch.has_ended())
+                .extract_if(.., |(end, _)| ended.contains(end))
             {
                 self.parker.unwatch(watch.descriptor())?;
             }

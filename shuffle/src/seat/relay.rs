@@ -203,7 +203,11 @@ fn give_up(seat: &Inline<'_>, opened: Option<StreamId>) -> Result<()> {
 /// may be on their way to this relay.
 fn retire(seat: &Inline<'_>, number: u16) -> Result<()> {
     seat.wait("the rest of a stream", |job| {
-        Ok(job.engine.retire_at_relay(number).then_some(()))
+        let is_retired = job.engine.retire_at_relay(number);
+        if !is_retired {
+            job.check_ranks_left()?;
+        }
+        Ok(is_retired.then_some(()))
     })
 }
 
@@ -253,7 +257,11 @@ fn fence(
 fn prepare_to_end(seat: &Inline<'_>) -> Result<Box<dyn Bootstrap>> {
     // Where the launcher cannot be asked, nothing else keeps this process until then.
     seat.wait("the end of the job", |job| {
-        Ok(job.engine.has_left_results().then_some(()))
+        let has_left = job.engine.has_left_results();
+        if !has_left {
+            job.check_ranks_left()?;
+        }
+        Ok(has_left.then_some(()))
     })?;
     let bootstrap = take_bootstrap(seat)?;
     set_closing(seat)?;

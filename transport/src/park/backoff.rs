@@ -11,6 +11,11 @@ use crate::sync::{PoisonError, StaticMutex, available_parallelism};
 /// cost.
 const SPIN: Duration = Duration::from_micros(3);
 
+/// How long a wait stays awake at least where every rank has a core: about the time that it takes
+/// to wake somebody there. Two that answer each other, and fell asleep sooner, would each find the
+/// other asleep, and go on so for ever.
+const AWAKE: Duration = Duration::from_micros(30);
+
 /// Spins in a row that may bring nothing before spinning is left out.
 const PATIENCE: u32 = 8;
 
@@ -76,6 +81,8 @@ pub struct Backoff {
     /// When the spin of this wait began.
     began: Option<Instant>,
     yields: u32,
+    /// When they began, where every rank has a core.
+    yields_since: Option<Instant>,
     /// Spins in a row that have brought nothing.
     fruitless: u32,
     /// Waits in a row that have left it out.
@@ -83,12 +90,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Spins for `spin` (see [`spin_budget`]), then yields some times, then parks.
+    /// Spins for `spin` (see [`spin_budget`]), then yields some times, and for some microseconds
+    /// where that is not zero, then parks.
     pub fn new(spin: Duration) -> Self {
         Self {
             spin,
             began: None,
             yields: 0,
+            yields_since: None,
             fruitless: 0,
             left_out: 0,
         }
@@ -107,10 +116,16 @@ impl Backoff {
             }
         }
         if self.yields < YIELDS {
+            if self.yields == 0 && !self.spin.is_zero() {
+                self.yields_since = Some(Instant::now());
+            }
             self.yields += 1;
             return Step::Yield;
         }
-        Step::Park
+        match self.yields_since {
+            Some(since) if since.elapsed() < AWAKE => Step::Yield,
+            _ => Step::Park,
+        }
     }
 
     /// There was something to do: the next wait begins anew.
@@ -127,7 +142,7 @@ impl Backoff {
             Some(_) => (self.fruitless, self.left_out) = (self.fruitless + 1, 0),
             None => self.left_out += 1,
         }
-        self.yields = 0;
+        (self.yields, self.yields_since) = (0, None);
     }
 
     fn may_spin(&self) -> bool {
@@ -181,6 +196,17 @@ mod tests {
         assert!(wait(&mut backoff, Step::Spin), "it did");
         backoff.reset();
         assert!(wait(&mut backoff, Step::Spin), "no wait says nothing");
+    }
+
+    #[test]
+    fn where_every_rank_has_a_core_a_wait_stays_awake_until_somebody_could_have_been_woken() {
+        let mut backoff = Backoff::new(Duration::from_nanos(1));
+        for _ in 0..2 {
+            let began = Instant::now();
+            while backoff.next() != Step::Park {}
+            assert!(began.elapsed() >= AWAKE);
+            backoff.reset();
+        }
     }
 
     #[test]

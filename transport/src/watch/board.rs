@@ -22,8 +22,6 @@ const NEWS: usize = 0;
 const OVER: usize = 1;
 /// 1 where the job goes on without those that it loses.
 const GOES_ON: usize = 2;
-/// How many are lost that readers may look at.
-const LOSSES: usize = 3;
 /// Where they begin: cause and rank of each, in the order in which they were posted, then 0.
 const LOST: usize = 8;
 /// Losses that a job goes on without at most: one more ends it.
@@ -82,7 +80,6 @@ pub fn post_loss<W: Word, O: Orderings>(words: &[W], news: &News) -> Option<bool
     let loss = u64::from(cause) << 56 | u64::from(news.rank.0);
     for word in &words[LOST..LOST + MOST_LOST] {
         if word.set_first(loss, O::NEWS_STORE) {
-            words[LOSSES].fetch_add(1, O::NEWS_STORE);
             return Some(true);
         }
         if is_same_loss(word.load(Ordering::Relaxed), loss) {
@@ -112,10 +109,10 @@ pub fn read_loss<W: Word, O: Orderings>(words: &[W], number: usize) -> Option<Ne
     News::of_parts(word as u32, (word >> 56) as u8, b"")
 }
 
-/// Whether there are other losses than the first so many: one load.
+/// Whether there are more losses than so many: one load.
 #[inline]
 pub fn has_lost<W: Word>(words: &[W], known: usize) -> bool {
-    words[LOSSES].load(Ordering::Relaxed) != known as u64
+    known < MOST_LOST && words[LOST + known].load(Ordering::Relaxed) != 0
 }
 
 /// The board of a node, as one of its endpoints, or its watch, uses it.
@@ -234,7 +231,7 @@ impl Board {
         self.goes_on() && news.is_loss(&self.topology)
     }
 
-    /// Whether there are other losses than the first so many: one load.
+    /// Whether there are more losses than so many: one load.
     #[inline]
     pub fn has_lost(&self, known: usize) -> bool {
         has_lost(self.words(), known)

@@ -571,9 +571,11 @@ impl Watcher {
 
     /// A rank of the node may have posted something.
     fn look_at_board(&mut self) {
-        while let Some(loss) = self.setup.board.loss(self.losses) {
+        while self.setup.board.has_lost(self.losses) {
+            let loss = self.setup.board.loss(self.losses);
             self.losses += 1;
-            let actions = self.spread.found(loss);
+            let found = |loss| self.spread.found(loss);
+            let actions = loss.map_or_else(Vec::new, found);
             self.act(actions);
         }
         // News first: what is posted once all have arrived at the end is no news.

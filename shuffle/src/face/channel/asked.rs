@@ -187,10 +187,15 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         let has_ended = client.is_answered(port.number(), id);
         drop(client);
         let handle = &port.channels().handle;
-        // Who asks once the channels have ended is told so by nobody.
+        // Who asks once the channels have ended, or their owner is lost, is told so by nobody.
+        let owner = port.descriptor().owner();
         let is_over = || {
-            let open = handle.with_out(self.what, |out| out.check_open());
-            matches!(open, Err(Error::Closed(_)))
+            let may_come = |out: &mut Outbound| {
+                out.check_open()?;
+                Ok(out.check_within_reach(owner).is_ok())
+            };
+            let may_come = handle.with_out(self.what, may_come);
+            matches!(may_come, Err(Error::Closed(_)) | Ok(false))
         };
         if has_ended || is_over() {
             signal.set();

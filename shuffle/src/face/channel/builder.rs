@@ -183,10 +183,14 @@ impl<S: Seat> ChannelsBuilder<S> {
         }
         let (weak, main) = (Arc::downgrade(&office), handle.id);
         seat.with(what, |job| {
-            job.hear_of_losses_by(Box::new(move |engine, loss, stage, woken| {
-                let office = weak.upgrade();
-                let lost = office.map(|office| office.lose(engine, main, (loss, stage), woken));
-                lost.is_some()
+            job.hear_of_losses_by(Box::new(move |engine, loss, woken| {
+                let Some(office) = weak.upgrade() else {
+                    return false;
+                };
+                if let Some(loss) = loss {
+                    office.lose(engine, main, loss, woken);
+                }
+                true
             }));
             Ok(())
         })?;

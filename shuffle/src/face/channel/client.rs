@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
+use trihop_transport::topology::Rank;
+
 use super::descriptor::Descriptor;
 use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, message, parse_limits};
+use crate::member::Loss;
 
 /// Ports of a rank, at most.
 const MOST_PORTS: usize = 1 << 16;
@@ -152,6 +155,8 @@ pub(super) struct Client {
     spare: Spare,
     /// What could not be asked inside a handler, of these owners, in its order.
     pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
+    /// Who is lost: what they answer late may be for nobody.
+    lost: Vec<Loss>,
 }
 
 /// The number of a port: its place, and how many were there before.
@@ -402,12 +407,16 @@ impl Client {
         Some(Request::Close { port })
     }
 
-    /// Some ranks are lost, whose requests `has` says of: who waits for them is to be woken. Once
-    /// that `is_over` no answer of them comes any more.
-    pub fn lose(&mut self, has: impl Fn(u32) -> bool, is_over: bool) -> Vec<Waker> {
+    /// Some ranks are lost: who waits for them is to be woken. Once that `is_over` no answer of
+    /// them comes any more.
+    pub fn lose(&mut self, loss: &Loss, is_over: bool) -> Vec<Waker> {
+        if !self.lost.iter().any(|known| known.is_same(loss)) {
+            self.lost.push(loss.clone());
+        }
         let mut woken = Vec::new();
         for (before, place) in &mut self.ports {
-            let Some(port) = place.as_mut().filter(|port| has(port.descriptor.owner)) else {
+            let port = place.as_mut();
+            let Some(port) = port.filter(|port| loss.has(port.descriptor.owner())) else {
                 continue;
             };
             let waits = port.pending.iter_mut();
@@ -466,7 +475,10 @@ impl Client {
             }
             None => Err("an answer for a port that is not open"),
         };
-        self.spare = outcome?;
+        self.spare = match outcome {
+            Err(_) if self.lost.iter().any(|loss| loss.has(Rank(rank))) => return Ok(effects),
+            outcome => outcome?,
+        };
         effects.close = self.closed_by_answer(head.port);
         Ok(effects)
     }

@@ -25,9 +25,9 @@ mod wire;
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
-use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
+use crate::job::JobState;
 use crate::seat::{Handle, Seat, give_way};
 use crate::stats::Stats;
 pub use asked::Asked;
@@ -338,15 +338,25 @@ impl<S: Seat> Channels<S> {
     }
 
     /// Makes the requests that could not be made inside a handler, in their order.
+    #[inline]
     fn ask_unasked(&self) -> Result<()> {
+        match self.office.has_unasked.is_raised() {
+            true => self.ask_all_unasked(),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn ask_all_unasked(&self) -> Result<()> {
         loop {
             let next = self.office.client().unasked.pop_front();
             let Some((owner, request, bytes)) = next else {
+                self.office.has_unasked.lower();
                 return Ok(());
             };
             if let Err(error) = self.ask(Rank(owner), request, &bytes) {
-                let within_reach = |out: &mut Outbound| out.check_within_reach(Rank(owner));
-                if self.handle.with_out("a request", within_reach) == Err(error.clone()) {
+                let is_lost = |job: &mut JobState| Ok(job.has_lost(Rank(owner)));
+                if self.handle.seat.with("a request", is_lost) == Ok(true) {
                     continue; // nobody is there to be asked
                 }
                 let again = (owner, request, bytes);

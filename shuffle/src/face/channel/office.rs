@@ -8,7 +8,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use trihop_transport::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use trihop_transport::sync::{Arc, Flag, Mutex, MutexGuard, OnceLock, PoisonError};
 use trihop_transport::topology::Rank;
 
 use super::client::{Client, Effects};
@@ -33,6 +33,10 @@ pub(crate) struct Office {
     rank: u32,
     owner: Mutex<Owner>,
     client: Mutex<Client>,
+    /// There is something among [`Client::unasked`]. Of one thread: others ask at once.
+    pub(super) has_unasked: Flag,
+    /// There are some of whom nothing more counts.
+    has_gone: Flag,
     /// Where messages are cut: what has come in parts, and what parts go by.
     parts: Mutex<Parts>,
     carriers: OnceLock<Carriers>,
@@ -72,6 +76,8 @@ impl Office {
             rank: rank.0,
             owner: Mutex::new(Owner::new(getmsg_bytes)),
             client: Mutex::default(),
+            has_unasked: Flag::default(),
+            has_gone: Flag::default(),
             parts: Mutex::new(Parts::new(message_bytes)),
             carriers: OnceLock::new(),
             epoch: Instant::now(),
@@ -224,11 +230,11 @@ impl Office {
         };
         let mut news = self.tell(&mut owner, by);
         drop(owner);
-        news.wakers
-            .extend(self.client().lose(|rank| loss.has(Rank(rank)), is_over));
+        news.wakers.extend(self.client().lose(loss, is_over));
         if is_over {
             let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
             parts.forget(|rank| loss.has(rank));
+            self.has_gone.raise();
         }
         woken.append(&mut news.wakers);
     }
@@ -293,6 +299,9 @@ impl Office {
         outbox: &mut Outbox<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<(), BadRun> {
+        if self.has_gone.is_raised() && self.owner().is_gone(source) {
+            return Ok(()); // too late to count
+        }
         let mut news = News::default();
         let taken = match self.carriers() {
             None => self.handle(source, kind, record, outbox, &mut news),

@@ -156,7 +156,7 @@ impl Owner {
         now_ns: impl Fn() -> u64,
     ) -> Result<(), &'static str> {
         self.expire(&now_ns);
-        if self.gone.iter().any(|loss| loss.has(Rank(rank))) {
+        if self.is_gone(Rank(rank)) {
             return Ok(());
         }
         let port = match request {
@@ -347,6 +347,11 @@ impl Owner {
         queues.for_each(|queue| queue.lose(ports));
         self.hand_on();
         self.remove_ports();
+    }
+
+    /// Whether nothing of a rank counts any more.
+    pub fn is_gone(&self, rank: Rank) -> bool {
+        self.gone.iter().any(|loss| loss.has(rank))
     }
 
     /// Nothing more comes of those: their ports are closed.

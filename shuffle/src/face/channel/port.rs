@@ -427,6 +427,7 @@ impl<S: Seat> Port<S> {
         }
         let later = (self.descriptor.owner, request, bytes);
         channels.office.client().unasked.push_back(later);
+        channels.office.has_unasked.raise();
         if channels.handle.seat.with("a request", |_| Ok(())).is_ok() {
             // What is left goes with the next call.
             let _ = channels.ask_unasked();

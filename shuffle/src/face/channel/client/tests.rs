@@ -1,7 +1,12 @@
 //! What an asker tells an owner, and in which order.
 
+use trihop_transport::sync::{Arc, Count};
+use trihop_transport::topology::Topology;
+
 use super::super::wire::{About, write_limits};
 use super::*;
+use crate::error::Error;
+use crate::member::Who;
 
 const OWNER: u32 = 3;
 const AT_OWNER: u32 = 12;
@@ -238,26 +243,28 @@ fn a_long_send_that_waits_for_room_is_not_passed_by_short_ones() {
 
 #[test]
 fn who_waits_for_an_owner_that_is_lost_is_woken_and_its_ports_go() {
-    struct Told(std::sync::atomic::AtomicU32);
+    struct Told(Count);
     impl std::task::Wake for Told {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        fn wake(self: Arc<Self>) {
+            self.0.add_one();
         }
     }
-    let told = std::sync::Arc::new(Told(0.into()));
-    let waker = Waker::from(std::sync::Arc::clone(&told));
+    let told = Arc::new(Told(Count::default()));
+    let waker = Waker::from(Arc::clone(&told));
     let mut client = Client::default();
     let (kept, closed) = (open(&mut client), open(&mut client));
     let id = client.begin(kept, Expects::Message);
     assert!(client.wake(kept, id, &waker).is_none());
     client.begin(closed, Expects::Message);
     assert_eq!(client.close(closed), None, "its get is under way");
-    assert_eq!(client.lose(|rank| rank != OWNER, true).len(), 0);
+    let topology = Topology::from_node_sizes(&[5], Rank(0)).unwrap();
+    let loss = |rank| Loss::new(Who::Rank(Rank(rank)), Error::WouldBlock, &topology);
+    assert_eq!(client.lose(&loss(OWNER + 1), true).len(), 0);
     client
-        .lose(|rank| rank == OWNER, false)
+        .lose(&loss(OWNER), false)
         .into_iter()
         .for_each(Waker::wake);
-    assert_eq!(told.0.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(told.0.get(), 1);
     // What has come all the same is there to be taken.
     let about = About {
         number: 1,
@@ -269,7 +276,12 @@ fn who_waits_for_an_owner_that_is_lost_is_woken_and_its_ports_go() {
         .answer(OWNER, head, Payload::Borrowed(b"late"))
         .map(drop)
         .unwrap();
-    client.lose(|rank| rank == OWNER, true);
+    client.lose(&loss(OWNER), true);
     assert!(client.take_answer(kept, id).is_some());
     assert!(client.find(closed).is_none() && client.find(kept).is_some());
+    // What it has answered later still is for nobody, and no defect of its.
+    let late = client.answer(OWNER, answer(closed, 9, about), Payload::Borrowed(b""));
+    assert!(late.is_ok());
+    let other = client.answer(OWNER - 1, answer(closed, 9, about), Payload::Borrowed(b""));
+    assert!(other.is_err());
 }
