@@ -155,12 +155,21 @@ impl Engine {
                 }
             }
             if self.topology.is_here(end) {
-                let of_it = state.inbound.lanes_of(self.topology.place_of(end));
-                let of_it = of_it.map(|lane| (Input::lane(lane), 0));
-                state.inbound.lost.extend(of_it);
+                for lane in state.inbound.lanes_of(self.topology.place_of(end)) {
+                    // It may have been killed before it could say that there is something.
+                    state.inbound.list(lane);
+                    state.inbound.lost.push((Input::lane(lane), 0));
+                }
             }
             out.queues.lose(end);
         }
+    }
+
+    /// Nothing that has hurried the streams comes to an end.
+    pub fn calm_all(&mut self) {
+        let all = self.streams.iter_mut();
+        all.filter(|state| state.id != SYSTEM_STREAM)
+            .for_each(|state| state.urgent = 0);
     }
 
     /// Whether all that had come from members that are lost has moved on.

@@ -242,7 +242,7 @@ impl Links {
                 match rank {
                     // Nothing else is to be expected of its links.
                     Some(rank) if queues.lost.contains(&rank) => Ok(()),
-                    None if queues.remotes.iter().any(|link| link.is_lost) => {
+                    None if queues.has_uncut() => {
                         tracing::debug!(%error, "a link has failed, of one that is lost");
                         Ok(())
                     }
@@ -272,7 +272,7 @@ impl Links {
                 )
             }
             // What is late, of a link that is cut.
-            Ok((header, _)) if queues.cut.contains(&header.source) => return None,
+            Ok((header, _)) if queues.is_late(header.source) => return None,
             Ok((header, _)) if header.stream == self.identity.stream => {
                 if let Some(index) = queues.open_to(header.source, header.stage) {
                     self.follow(&queues.remotes);

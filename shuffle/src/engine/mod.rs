@@ -147,6 +147,14 @@ impl Inbound {
         self.backlog.iter().any(|b| !b.lanes.is_empty()) || self.inbox.any_active()
     }
 
+    /// Has a lane looked at.
+    pub fn list(&mut self, lane: u32) {
+        let stages = self.backlog.len();
+        if !std::mem::replace(&mut self.listed[lane as usize], true) {
+            self.backlog[lane as usize % stages].lanes.push(lane);
+        }
+    }
+
     /// Lists the lanes that have shown something.
     fn take_active(&mut self) -> &mut Self {
         self.inbox.take_active(&mut self.active);

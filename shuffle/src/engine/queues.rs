@@ -97,6 +97,18 @@ impl Queues {
         self.remotes.begin_again();
     }
 
+    /// Whether what comes from an endpoint counts no more: its links are cut, or it had none.
+    pub fn is_late(&self, end: EndpointId) -> bool {
+        let has_link = || self.remotes.iter().any(|link| link.end == end);
+        self.lost.contains(&end) && (self.cut.contains(&end) || !has_link())
+    }
+
+    /// Whether there are links to who is lost that are not cut yet.
+    pub fn has_uncut(&self) -> bool {
+        let mut links = self.remotes.iter();
+        links.any(|link| link.is_lost && !self.cut.contains(&link.end))
+    }
+
     /// Adds a frame to the queue of its next hop. `None` when no route leads there from this stage.
     pub fn push(
         &mut self,
@@ -186,7 +198,9 @@ impl Queues {
             Edge::Link(number) => {
                 let number = number as usize;
                 if self.remotes[number].is_lost {
-                    self.remotes[number].counters.dropped();
+                    let counters = &mut self.remotes[number].counters;
+                    counters.added(input.is_own(), bytes, self.now_ns);
+                    counters.dropped();
                     return true;
                 }
                 self.remotes.wake(number);

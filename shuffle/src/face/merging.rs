@@ -122,17 +122,19 @@ impl MergingTable {
     /// may stay.
     ///
     /// # Errors
-    /// Those of `send`: what has not left then stays.
+    /// The first of `send`: what has not left then stays, and all others have left.
     pub fn flush<E: From<Error>>(
         &self,
         mut send: impl FnMut(Rank, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut from = 0;
+        let (mut from, mut outcome) = (0, Ok(()));
         while let Some(leaving) = self.lend(|table| table.begin_from(from))? {
             from = leaving.place + 1;
-            self.leave(leaving, &mut send)?;
+            // A rank may be gone, in a job that goes on: it is in nobody's way.
+            let left = self.leave(leaving, &mut send);
+            outcome = outcome.and(left);
         }
-        Ok(())
+        outcome
     }
 
     #[inline]
@@ -462,6 +464,35 @@ mod tests {
         table
             .push::<Error>(Rank(0), &[0; 8], key, |_, _| {}, |_, _| Ok(()))
             .unwrap();
+    }
+
+    #[test]
+    fn items_for_a_rank_that_is_gone_keep_no_others_from_leaving() {
+        let table = MergingTable::new(64, 8, 3, false).unwrap();
+        let key = |item: &[u8]| u64::from(item[0]);
+        for number in 0..9u8 {
+            let target = Rank(u32::from(number % 3));
+            let send = |_, _: &[u8]| panic!("there is room");
+            table
+                .push::<Error>(target, &[number; 8], key, |_, _| {}, send)
+                .unwrap();
+        }
+        let gone = || Error::PeerDead {
+            rank: 1,
+            how: String::new(),
+        };
+        for kept in [6, 0] {
+            let mut left = 0;
+            let flushed = table.flush(|target, _| match target {
+                Rank(1) => Err(gone()),
+                _ => {
+                    left += 1;
+                    Ok(())
+                }
+            });
+            assert_eq!((flushed, left), (Err(gone()), kept));
+            assert_eq!(table.held().unwrap(), 3);
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ struct Window {
     first: u32,
     /// Of each, whom it was asked of, or that its reply is here.
     asked: VecDeque<u32>,
+    /// Those that were given up: their replies may come late.
+    given_up: Vec<u32>,
     /// Replies, by their numbers: there are places for a power of two, which divides all numbers.
     replies: Vec<u8>,
     reply_bytes: usize,
@@ -58,6 +60,7 @@ impl Window {
         Ok(Self {
             first: 0,
             asked: VecDeque::new(),
+            given_up: Vec::new(),
             replies: zeroed(bytes.unwrap_or(usize::MAX))?,
             reply_bytes,
             strange: 0,
@@ -75,7 +78,11 @@ impl Window {
         match self.asked.get_mut(at) {
             Some(of) if *of != ANSWERED && reply.len() == self.reply_bytes => *of = ANSWERED,
             _ => {
-                self.strange += 1;
+                let late = self.given_up.iter().position(|&of| of == number);
+                match late {
+                    Some(at) => drop(self.given_up.swap_remove(at)),
+                    None => self.strange += 1,
+                }
                 return;
             }
         }
@@ -268,7 +275,10 @@ impl<'h> UntypedReplies<'h> {
             handle.with_out("a pull of a reply", is_there).err()
         });
         if gone.is_some() {
-            self.lend(Window::give_up_first)?;
+            self.lend(|window| {
+                window.given_up.push(window.first);
+                window.give_up_first();
+            })?;
         }
         if taken.is_some() || gone.is_some() {
             self.under_way.update(|under_way| under_way - 1);

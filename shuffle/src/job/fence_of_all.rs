@@ -83,9 +83,11 @@ impl JobState {
         let is_over = fence.poll(&mut self.engine);
         if !is_over {
             if let Err(gone) = self.check_whole() {
-                let given_up = self.parked.of_all.take();
-                let waker = given_up.and_then(|fence| fence.waker);
-                self.parked.woken.extend(waker);
+                if let Some(given_up) = self.parked.of_all.take() {
+                    self.parked.woken.extend(given_up.waker);
+                    self.parked.given_up.push(given_up.number);
+                }
+                self.engine.calm_all();
                 return Err(gone);
             }
         } else {

@@ -154,6 +154,8 @@ pub(crate) struct Parked {
     due: VecDeque<u64>,
     /// Steps that are over and whose call at the end has not returned.
     told: Vec<Told>,
+    /// Numbers of those that never come, since ranks are gone.
+    pub(super) given_up: Vec<u64>,
     barriers: HashMap<usize, Ticket>,
     pub(super) of_all: Option<Fencing>,
 }
@@ -330,6 +332,17 @@ impl Parked {
 }
 
 impl JobState {
+    /// Refuses the end with this number where it never comes.
+    ///
+    /// # Errors
+    /// The first rank that is gone.
+    pub fn check_comes(&self, number: u64) -> Result<()> {
+        match self.parked.given_up.contains(&number) {
+            true => self.check_whole(),
+            false => Ok(()),
+        }
+    }
+
     /// Begins the end of a step of a stream; its number. A call that waits goes on with one of its
     /// kind that gave way.
     ///
@@ -427,10 +440,15 @@ impl JobState {
             AtEnd::Told => true,
         };
         if !is_over {
-            if let Err(gone) = self.check_whole() {
+            if let Err(gone) = self.check_whole()
+                && !self.parked.endings[at].poll(&mut self.engine)?
+            {
                 // It never is; what is sent from now on is of no step.
                 let mut given_up = self.parked.endings.swap_remove(at);
                 self.parked.woken.extend(given_up.waker.take());
+                self.parked.given_up.push(given_up.number);
+                self.parked.begun_on[id.stream] -= 1;
+                self.engine.stream_mut(id)?.0.urgent = 0;
                 end_step(&mut self.engine, id)?;
                 return Err(gone);
             }

@@ -69,7 +69,11 @@ pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
 /// heard so; where it is not over, `waker` is woken when it may be.
 pub(crate) fn test_fence_or_wake<S: Seating>(seat: &S, number: u64, waker: &Waker) -> Result<bool> {
     let what = "a fence that is awaited";
-    if !seat.with(what, |job| Ok(job.is_fencing(number)))? {
+    let is_under_way = |job: &mut JobState| {
+        job.check_comes(number)?;
+        Ok(job.is_fencing(number))
+    };
+    if !seat.with(what, is_under_way)? {
         return Ok(true);
     }
     if !S::MOVES_ALONE {
@@ -83,7 +87,7 @@ pub(crate) fn test_fence_or_wake<S: Seating>(seat: &S, number: u64, waker: &Wake
     // Nobody waits here for who is in another collective call. It may have ended in between.
     let (before, is_over) = seat.with(what, |job| match job.is_fencing(number) {
         true => Ok((job.wake_at_fence(waker), job.is_fence_over()?)),
-        false => Ok((None, true)),
+        false => job.check_comes(number).map(|()| (None, true)),
     })?;
     // The old one goes without the state in use: it may own anything.
     drop(before);

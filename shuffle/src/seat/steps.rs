@@ -163,7 +163,11 @@ impl<S: Seating> Handle<S> {
         let what = "a step that is awaited";
         let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
         self.seat.one_at_a_time(Some(&self.of), what, || {
-            if !self.seat.with(what, |job| Ok(is_under_way(job)))? || self.test_alone(what)? {
+            let is_other = |job: &mut JobState| {
+                job.check_comes(number)?;
+                Ok(!is_under_way(job))
+            };
+            if self.seat.with(what, is_other)? || self.test_alone(what)? {
                 return Ok(true);
             }
             if S::MOVES_ALONE {
@@ -173,7 +177,7 @@ impl<S: Seating> Handle<S> {
                         let before = job.parked.wake(self.id.stream, waker);
                         Ok((before, job.is_over(self.id)?))
                     }
-                    false => Ok((None, true)),
+                    false => job.check_comes(number).map(|()| (None, true)),
                 })?;
                 // The old one goes without the state in use: it may own anything.
                 drop(before);

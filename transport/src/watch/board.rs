@@ -240,7 +240,9 @@ impl Board {
     /// The loss with this number: the first is 0. None that a broken process has made up.
     pub fn loss(&self, number: usize) -> Option<News> {
         let loss = read_loss::<_, Shipped>(self.words(), number);
-        loss.filter(|news| news.rank.0 < self.topology.size())
+        let is_one =
+            |news: &News| news.rank.0 < self.topology.size() && news.is_loss(&self.topology);
+        loss.filter(is_one)
     }
 
     /// All ranks of the job have arrived at its end: who goes from now on does so properly.

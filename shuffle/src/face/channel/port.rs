@@ -6,6 +6,7 @@ use trihop_transport::topology::Rank;
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
+use super::office::News;
 use super::owner::{Owner, Stored};
 use super::parts::{Carriers, Tail};
 use super::poll::{ChannelKind, Poll};
@@ -25,6 +26,9 @@ pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
 const ROOM: &str = "room to send";
+
+/// How often a get that waits looks for a message before it makes a request.
+const LOOKS: u32 = 1000;
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
 /// the same port; [`Channels::attach`] gives further ones.
@@ -376,6 +380,31 @@ impl<S: Seat> Port<S> {
         Ok(channels.at_owner(get))
     }
 
+    /// As [`get_now`](Self::get_now), of a message that comes before this rank would sleep, or has
+    /// looked some times: a get that waits so makes no request, and has no place among those that
+    /// have.
+    fn get_soon(&self, most: u64) -> Result<Option<Stored>> {
+        let (channels, office) = (&self.channels, &self.channels.office);
+        let Descriptor { number, epoch, .. } = self.descriptor;
+        let (mut news, mut looks) = (News::default(), 0..LOOKS);
+        let came = channels.handle.seat.wait_awake(GET, |job| {
+            let mut owner = office.owner();
+            let message = owner.get_now((number, epoch), most, || office.now_ns());
+            if message.is_some() {
+                news.add(office.tell(&mut owner, |stream, send| {
+                    send(job.engine.out(stream.unwrap_or(channels.handle.id))?)
+                }));
+            }
+            let ends = message.is_some() || looks.next().is_none();
+            Ok(ends.then_some(message))
+        });
+        if news.is_any {
+            channels.handle.seat.notify_moved();
+        }
+        news.wake();
+        came.map(Option::flatten)
+    }
+
     fn take(&self, take: Take, timeout: Timeout) -> Result<Stored> {
         let most = match take {
             Take::Get => Some(u64::MAX),
@@ -384,9 +413,15 @@ impl<S: Seat> Port<S> {
         };
         if let Some(most) = most
             && self.is_here()
-            && let Some(message) = self.get_now(most)?
         {
-            return Ok(message);
+            if let Some(message) = self.get_now(most)? {
+                return Ok(message);
+            }
+            if timeout == Timeout::Never
+                && let Some(message) = self.get_soon(most)?
+            {
+                return Ok(message);
+            }
         }
         let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
         let answered = answered.inspect_err(|error| self.got(error))?;
