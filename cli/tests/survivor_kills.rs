@@ -1,5 +1,5 @@
-//! Ranks of agents, and agents, are killed at random points while all ranks exchange by channels and
-//! by records, and the others go on.
+//! Ranks of agents are killed at random points while all ranks exchange by channels and by records,
+//! and the others go on.
 //!
 //! `TRIHOP_KILLS=N` says how many kills of each kind, `TRIHOP_SEED=N` which ones.
 
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use launched::agents::{
-    Agents, have_attached, input_has_ended, role, start_agent, start_rank_at, threads_of_jobs,
+    Agents, end_agent, end_told, have_attached, input_has_ended, role, start_agent, start_rank_at,
 };
 use launched::kills::{Random, Times, asked_for};
 use launched::{Launched, until};
@@ -171,12 +171,7 @@ fn kill_one(mut ranks: Vec<Launched>, what: &str, random: &mut Random, times: &m
         ranks.iter().all(|rank| rank.has_said("goes on"))
     });
     times.add(begun.elapsed());
-    ranks.iter_mut().for_each(Launched::close_stdin);
-    for rank in ranks {
-        let ended = rank.wait();
-        let (status, said) = (ended.status, ended.stderr);
-        assert_eq!(status, 0, "{what}: {}\n{said}", ended.stdout);
-    }
+    end_told(ranks, what);
 }
 
 #[test]
@@ -193,10 +188,8 @@ fn ranks_of_an_agent_go_on_whenever_one_is_killed() {
         let rank = |place| start_rank_at(place, test, &name, &job, seat);
         kill_one((0..3).map(rank).collect(), &what, &mut random, &mut times);
     }
-    until("the jobs have ended", || threads_of_jobs(agent.id()) == 0);
     eprintln!("{kills} kills; until all went on:\n{times}");
-    agent.signal(libc::SIGTERM);
-    agent.wait().succeeded();
+    end_agent(agent);
 }
 
 #[test]
@@ -205,7 +198,7 @@ fn ranks_of_two_nodes_go_on_whenever_one_is_killed() {
     if let Some(seat) = role() {
         return take_part(&seat).unwrap();
     }
-    let agents = Agents::start_on("survivor-kills-nodes", &[2, 2], "never", "");
+    let agents = Agents::start_on("survivor-kills-nodes", &[3, 1], "never", "");
     let ((kills, mut random), mut times) = (asked_for(QUICK[1]), Times::default());
     for number in 0..kills {
         let seat = ["inline", "threaded"][number as usize % 2];

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use launched::agents::{
-    Agents, have_attached, input_has_ended, role, start_agent, start_rank_at, threads_of_jobs,
+    Agents, end_agent, end_told, have_attached, input_has_ended, role, start_agent, start_rank_at,
 };
 use launched::compiled::{Compiler, client_of};
 use launched::{Launched, until};
@@ -236,17 +236,16 @@ fn kill_one(mut ranks: Vec<Launched>, what: &str) {
     let victim = ranks.remove(VICTIM as usize);
     victim.signal(libc::SIGKILL);
     victim.wait();
+    end_when_done(ranks, what);
+}
+
+/// Ends ranks once all are done, or one has failed, which that says.
+fn end_when_done(mut ranks: Vec<Launched>, what: &str) {
     until("all are done", || {
-        ranks
-            .iter_mut()
-            .all(|rank| rank.has_said("done") || !rank.runs())
+        let mut all = ranks.iter_mut();
+        all.all(|rank| rank.has_said("done") || !rank.runs())
     });
-    ranks.iter_mut().for_each(Launched::close_stdin);
-    let all: Vec<_> = ranks.into_iter().map(Launched::wait).collect();
-    for ended in all {
-        let (status, said) = (ended.status, ended.stderr);
-        assert_eq!(status, 0, "{what}: {}\n{said}", ended.stdout);
-    }
+    end_told(ranks, what);
 }
 
 /// A node's part of a job goes on without its agent, or another node's.
@@ -360,13 +359,8 @@ fn programs_in_c_go_on_without_a_rank_that_was_killed() {
         assert_eq!(victim.status, 128 + libc::SIGKILL, "{}", victim.stderr);
         let is_over = |rank: &mut Launched| rank.wait_for_lines(1) == ["goes on"];
         assert!(ranks.iter_mut().all(is_over), "{seat}");
-        ranks.iter_mut().for_each(Launched::close_stdin);
-        for rank in ranks {
-            rank.wait().succeeded();
-        }
-        until("the job has ended", || threads_of_jobs(agent.id()) == 0);
-        agent.signal(libc::SIGTERM);
-        agent.wait().succeeded();
+        end_told(ranks, seat);
+        end_agent(agent);
     }
 }
 
@@ -393,24 +387,12 @@ fn nodes_go_on_when_an_agent_is_killed() {
             let agent = format!("{name}{}", rank / 2);
             start_rank_at(rank % 2, test, &agent, "", seat)
         };
-        let mut ranks: Vec<_> = (0..4).map(place).collect();
+        let ranks: Vec<_> = (0..4).map(place).collect();
         have_attached(&ranks);
         let victim = process_of(&format!("{name}0"));
         // SAFETY: a system call on integers; the shell that waits for it has not reaped it.
         assert_eq!(unsafe { libc::kill(victim as i32, libc::SIGKILL) }, 0);
-        until("all are done", || {
-            let mut all = ranks.iter_mut();
-            all.all(|rank| rank.has_said("done") || !rank.runs())
-        });
-        ranks.iter_mut().for_each(Launched::close_stdin);
-        for rank in ranks {
-            let ended = rank.wait();
-            assert_eq!(
-                ended.status, 0,
-                "{seat}: {}\n{}",
-                ended.stdout, ended.stderr
-            );
-        }
+        end_when_done(ranks, seat);
         agents.signal(libc::SIGTERM);
         agents.wait();
     }
@@ -426,10 +408,8 @@ fn ranks_of_an_agent_go_on_without_one_that_was_killed() {
     for seat in ["inline", "threaded"] {
         let ranks = (0..4).map(|place| start_rank_at(place, test, &name, seat, seat));
         kill_one(ranks.collect(), seat);
-        until("the job has ended", || threads_of_jobs(agent.id()) == 0);
     }
-    agent.signal(libc::SIGTERM);
-    agent.wait().succeeded();
+    end_agent(agent);
 }
 
 #[test]

@@ -274,6 +274,23 @@ impl Agents {
     }
 }
 
+/// Has ranks end that wait for the end of their input, and whose log may have warnings.
+pub fn end_told(mut ranks: Vec<Launched>, what: &str) {
+    ranks.iter_mut().for_each(Launched::close_stdin);
+    for rank in ranks {
+        let ended = rank.wait();
+        let (status, said) = (ended.status, ended.stderr);
+        assert_eq!(status, 0, "{what}: {}\n{said}", ended.stdout);
+    }
+}
+
+/// Has an agent end once its jobs have, of which its log may have warnings.
+pub fn end_agent(agent: Launched) {
+    until("its jobs have ended", || threads_of_jobs(agent.id()) == 0);
+    agent.signal(libc::SIGTERM);
+    agent.wait().succeeded();
+}
+
 pub fn end_well(ranks: impl IntoIterator<Item = Launched>, what: &str) {
     for rank in ranks {
         has_ended_well(&rank.wait(), what);
