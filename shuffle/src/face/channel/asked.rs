@@ -10,7 +10,8 @@ use trihop_transport::sync::Arc;
 
 use super::client::Answered;
 use super::event::Signal;
-use super::port::{Port, received};
+use super::port::Port;
+use super::taking::received;
 use super::wait::{Limit, outcome};
 use super::wire::Request;
 use super::{Channel, Received, Return, Timeout, poll};

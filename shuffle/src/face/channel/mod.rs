@@ -16,6 +16,7 @@ mod parts;
 mod poll;
 mod port;
 mod received;
+mod taking;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,15 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
 use trihop_transport::sync::{Arc, OnceLock};
-use trihop_transport::topology::Rank;
 
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
-use super::office::News;
-use super::owner::{Owner, Stored};
 use super::parts::{Carriers, Tail};
 use super::poll::{ChannelKind, Poll};
-use super::received::{Filled, Received};
-use super::terms::{ChannelLimits, Return, Take, Timeout};
+use super::terms::{ChannelLimits, Return, Timeout};
 use super::wait::{Limit, outcome};
-use super::wire::{HEAD_BYTES, Request, Status, kinds};
+use super::wire::{HEAD_BYTES, Request, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
@@ -26,9 +22,6 @@ pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
 const ROOM: &str = "room to send";
-
-/// How often a get that waits looks for a message before it makes a request.
-const LOOKS: u32 = 1000;
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
 /// the same port; [`Channels::attach`] gives further ones.
@@ -86,7 +79,7 @@ impl<S: Seat> Port<S> {
         (self.channels.handle.id.stream, self.number, id)
     }
 
-    fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         self.descriptor.owner == self.channels.handle.rank.0
     }
 
@@ -287,7 +280,7 @@ impl<S: Seat> Port<S> {
 
     /// Makes a request that is answered; its number. `make` makes it of that number and what is
     /// left of the time.
-    fn start(
+    pub fn start(
         &self,
         (what, expects): (&'static str, Expects),
         limit: &Limit,
@@ -308,24 +301,6 @@ impl<S: Seat> Port<S> {
         asked.map(|()| id)
     }
 
-    pub fn start_get(&self, limit: &Limit) -> Result<u64> {
-        self.start_take(Take::Get, limit)
-    }
-
-    fn start_take(&self, take: Take, limit: &Limit) -> Result<u64> {
-        self.has_messages("messages to be got")?;
-        let expects = match take {
-            Take::Within(most) => Expects::MessageWithin(most),
-            Take::Get | Take::Peek | Take::Pop => Expects::Message,
-        };
-        self.start((GET, expects), limit, |id, timeout_ns| Request::Get {
-            port: self.at_owner,
-            id,
-            take,
-            timeout_ns,
-        })
-    }
-
     pub fn start_poll(&self, poll: Poll, limit: &Limit) -> Result<u64> {
         self.knows(poll.is_of(self.kind), &format!("poll `{poll:?}`"))?;
         let expects = match poll {
@@ -342,7 +317,7 @@ impl<S: Seat> Port<S> {
     }
 
     /// Makes a request and waits for its answer.
-    fn call(
+    pub fn call(
         &self,
         what: &'static str,
         timeout: Timeout,
@@ -365,81 +340,6 @@ impl<S: Seat> Port<S> {
                 ask()
             }
             outcome => outcome,
-        }
-    }
-
-    /// The message that a get on the owner's rank finds there, where it has so many bytes at most.
-    fn get_now(&self, most: u64) -> Result<Option<Stored>> {
-        let channels = &self.channels;
-        channels.handle.seat.may_wait(GET)?;
-        self.has_messages("messages to be got")?;
-        channels.enter(GET)?;
-        let office = &channels.office;
-        let Descriptor { number, epoch, .. } = self.descriptor;
-        let get = |owner: &mut Owner| owner.get_now((number, epoch), most, || office.now_ns());
-        Ok(channels.at_owner(get))
-    }
-
-    /// As [`get_now`](Self::get_now), of a message that comes before this rank would sleep, or has
-    /// looked some times: a get that waits so makes no request, and has no place among those that
-    /// have.
-    fn get_soon(&self, most: u64) -> Result<Option<Stored>> {
-        let (channels, office) = (&self.channels, &self.channels.office);
-        let Descriptor { number, epoch, .. } = self.descriptor;
-        let (mut news, mut looks) = (News::default(), 0..LOOKS);
-        let came = channels.handle.seat.wait_awake(GET, |job| {
-            let mut owner = office.owner();
-            let message = owner.get_now((number, epoch), most, || office.now_ns());
-            if message.is_some() {
-                news.add(office.tell(&mut owner, |stream, send| {
-                    send(job.engine.out(stream.unwrap_or(channels.handle.id))?)
-                }));
-            }
-            let ends = message.is_some() || looks.next().is_none();
-            Ok(ends.then_some(message))
-        });
-        if news.is_any {
-            channels.handle.seat.notify_moved();
-        }
-        news.wake();
-        came.map(Option::flatten)
-    }
-
-    fn take(&self, take: Take, timeout: Timeout) -> Result<Stored> {
-        let most = match take {
-            Take::Get => Some(u64::MAX),
-            Take::Within(most) => Some(most),
-            Take::Peek | Take::Pop => None,
-        };
-        if let Some(most) = most
-            && self.is_here()
-        {
-            if let Some(message) = self.get_now(most)? {
-                return Ok(message);
-            }
-            if timeout == Timeout::Never
-                && let Some(message) = self.get_soon(most)?
-            {
-                return Ok(message);
-            }
-        }
-        let answered = self.call(GET, timeout, |limit| self.start_take(take, limit));
-        let answered = answered.inspect_err(|error| self.got(error))?;
-        match (take, answered.status) {
-            (Take::Within(most), Status::TooLong) => {
-                let [bytes, room] = [answered.value, most].map(|of| of as usize);
-                Err(Error::BufferTooSmall { bytes, room })
-            }
-            _ => Ok(stored(answered)),
-        }
-    }
-
-    /// Leaves the buffer of a message to the next one.
-    fn spare(&self, bytes: Vec<u8>) {
-        let office = &self.channels.office;
-        match self.is_here() {
-            true => office.owner().spare(bytes),
-            false => office.client().spare(bytes),
         }
     }
 
@@ -495,15 +395,6 @@ impl<S: Seat> Drop for PlaceInLine<'_, S> {
 }
 
 /// The message that a get is answered by.
-fn stored(answered: Answered) -> Stored {
-    let message = answered.message;
-    message.unwrap_or_else(|| unreachable!("a get that is done has a message"))
-}
-
-pub(super) fn received(answered: Answered) -> Received {
-    Received::of(stored(answered))
-}
-
 impl<S: Seat> Drop for Port<S> {
     fn drop(&mut self) {
         self.end_event();
@@ -612,72 +503,6 @@ impl<S: Seat> Channel<S> {
             }
             outcome => outcome,
         }
-    }
-
-    /// Takes the first message out of the channel; waits for one.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`] and [`Error::TimedOut`] where there is none, and where 64 requests of
-    /// the port (its `window_messages`) wait already; [`Error::ChannelClosed`] once the channel is
-    /// closed and empty; [`Error::Nested`] in handlers; as every call where a rank is gone.
-    pub fn get(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Get, timeout).map(Received::of)
-    }
-
-    /// As [`Channel::get`], and the bytes of the message are copied to the beginning of `into`:
-    /// once, out of the memory in which they came, which serves the next message. A message that
-    /// has more bytes than `into` stays where it is, and its sender is not told that it was
-    /// received; whoever gets next has it. For programs that have memory of their own for what
-    /// comes: [`Channel::get`] copies nothing, and hands that memory over.
-    ///
-    /// ```
-    /// use trihop_shuffle::channel::{Return, Timeout};
-    /// use trihop_shuffle::{ChannelLimits, Error, Job, Options};
-    ///
-    /// let job = Job::start(Options::from_env()?)?;
-    /// let channels = job.channels("samples").open()?;
-    /// let samples = channels.create(ChannelLimits::default())?;
-    /// samples.send(7, &[1; 12], Return::WhenDeposited, Timeout::Never)?;
-    /// let mut buffer = [0; 16];
-    /// let too_small = samples.get_into(&mut buffer[..8], Timeout::Never);
-    /// assert_eq!(too_small, Err(Error::BufferTooSmall { bytes: 12, room: 8 }));
-    /// let filled = samples.get_into(&mut buffer, Timeout::Never)?;
-    /// assert_eq!((filled.kind, &buffer[..filled.length]), (7, &[1; 12][..]));
-    /// drop(samples);
-    /// channels.shutdown()?;
-    /// job.shutdown()?;
-    /// # Ok::<(), trihop_shuffle::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::BufferTooSmall`] where the first message is longer, with nothing taken; else as
-    /// [`Channel::get`].
-    pub fn get_into(&self, into: &mut [u8], timeout: Timeout) -> Result<Filled> {
-        let Stored { about, bytes, .. } = self.0.take(Take::Within(into.len() as u64), timeout)?;
-        let length = bytes.len();
-        into[..length].copy_from_slice(&bytes);
-        self.0.spare(bytes);
-        Ok(Filled {
-            source: Rank(about.source),
-            kind: about.kind,
-            length,
-        })
-    }
-
-    /// As [`Channel::get`], and the message stays where it is: a copy is got.
-    ///
-    /// # Errors
-    /// As [`Channel::get`].
-    pub fn peek(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Peek, timeout).map(Received::of)
-    }
-
-    /// As [`Channel::get`], without the bytes of the message, which are dropped.
-    ///
-    /// # Errors
-    /// As [`Channel::get`].
-    pub fn pop(&self, timeout: Timeout) -> Result<Received> {
-        self.0.take(Take::Pop, timeout).map(Received::of)
     }
 
     /// Waits until what is polled holds, asks for a number, or uses a semaphore or a barrier: see
