@@ -35,8 +35,8 @@ use crate::signal::{DumpOnSignal, DumpOutput};
 use budget::Budget;
 use directory::Directory;
 use lives::Lives;
+pub(crate) use lost::LossStage;
 use lost::Lost;
-pub(crate) use lost::Stage as LossStage;
 pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
 pub(crate) use parked::{Awaited, Way, wake_each};
@@ -330,7 +330,8 @@ impl JobState {
         self.engine.trace.rest();
         let timed = self.engine.prepare_to_sleep();
         let owed = self.node.is_owed();
-        timed || blind || owed || self.timed_waits > 0 || self.fencing || self.has_pending_news()
+        let wants_time = self.timed_waits > 0 || self.fencing || self.has_open_losses();
+        timed || blind || owed || wants_time || self.has_pending_news()
     }
 
     /// Once the sleep is announced: whether something came in between.

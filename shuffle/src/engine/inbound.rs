@@ -145,6 +145,16 @@ impl Links {
     /// Nothing more is taken from a link to who is lost: what it held is the others'.
     pub fn cut(&mut self, index: usize, maxrpc: u32) {
         self.arrived.retain(|&arrived| arrived as usize != index);
+        if let Some(incoming) = self.incoming.get_mut(index) {
+            // What is here behind a batch that never comes.
+            let of_link = incoming.window.iter_mut().map(|(_, of)| of);
+            let here = of_link.filter(|of| of.runs().is_some());
+            let here = here.map(|of| std::mem::replace(of, Arrival::Fetching));
+            for batch in here.collect::<Vec<_>>() {
+                self.free(index, batch);
+            }
+            self.holding -= usize::from(self.incoming[index].held > 0);
+        }
         self.detach(index, maxrpc);
         self.lose(index);
     }

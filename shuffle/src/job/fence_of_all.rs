@@ -85,7 +85,9 @@ impl JobState {
             if let Err(gone) = self.check_whole() {
                 if let Some(given_up) = self.parked.of_all.take() {
                     self.parked.woken.extend(given_up.waker);
-                    self.parked.given_up.push(given_up.number);
+                    if given_up.way == Way::Started {
+                        self.parked.given_up.push(given_up.number);
+                    }
                 }
                 self.engine.calm_all();
                 return Err(gone);

@@ -28,14 +28,14 @@ use crate::node::{Met, NodeExchange};
 
 /// How long a link's failure waits for news that explain it: a dead rank's links fail before its
 /// watch has told.
-pub(super) const EXPLANATION: Duration = Duration::from_secs(1);
+const EXPLANATION: Duration = Duration::from_secs(1);
 /// How long calls go on after the first news of a process that ended.
 pub(super) const GRACE_NS: u64 = 100_000_000;
 /// How often a call looks before the first news end it: one that got no core for a while looks at
 /// what has come meanwhile.
 const GRACE_LOOKS: u32 = 4;
 /// How often it looks for them.
-pub(super) const LOOK: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(1);
 /// How long the rank that has the watch keeps its process from ending before news have gone out.
 const TELLING: Duration = Duration::from_secs(1);
 
@@ -116,6 +116,18 @@ impl Lives {
         self.board.is_over()
     }
 
+    /// This one has failed. Where the job goes on without it, it is to the others as gone as one
+    /// that has left.
+    fn failed(&self, rank: Rank, why: &str) -> News {
+        match self.board.goes_on() && !self.is_relay {
+            true => News {
+                rank,
+                cause: Cause::Left,
+            },
+            false => News::failed(rank, why),
+        }
+    }
+
     /// A rank goes without having ended the job, and its process may live on: all others hear of
     /// it.
     fn leave(&mut self) {
@@ -126,12 +138,7 @@ impl Lives {
             return;
         }
         let news = match (thread::panicking(), self.is_relay) {
-            // To the others it is as gone as one that has left.
-            (true, false) if self.board.goes_on() => News {
-                rank,
-                cause: Cause::Left,
-            },
-            (true, false) => News::failed(rank, "its program has panicked"),
+            (true, false) => self.failed(rank, "its program has panicked"),
             (true, true) if self.is_agent => {
                 News::failed(rank, "the agent of its node has panicked")
             }
@@ -408,13 +415,7 @@ impl JobState {
             }
             None if own => {
                 let rank = self.engine.topology.rank();
-                let news = match self.lives.board.goes_on() && !self.lives.is_relay {
-                    true => News {
-                        rank,
-                        cause: Cause::Left,
-                    },
-                    false => News::failed(rank, &error.to_string()),
-                };
+                let news = self.lives.failed(rank, &error.to_string());
                 self.lives.post(&news);
                 error
             }
@@ -438,8 +439,13 @@ impl JobState {
 
     /// Waits for the news that a link's failure is due to, if there are any.
     fn wait_for_explanation(&mut self) {
+        self.wait_for_news(Self::board_says_why);
+    }
+
+    /// Waits for news that explain a failure, for a while.
+    pub(super) fn wait_for_news(&mut self, mut have_come: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + EXPLANATION;
-        while Instant::now() < deadline && !self.board_says_why() {
+        while !have_come(self) && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
     }

@@ -8,7 +8,7 @@ use trihop_transport::topology::{EndpointId, Rank, Topology};
 use trihop_transport::watch::News;
 
 use super::JobState;
-use super::lives::{EXPLANATION, GRACE_NS};
+use super::lives::GRACE_NS;
 use crate::endpoint::Engine;
 use crate::error::{Error, Result};
 use crate::member::{Loss, Who};
@@ -20,7 +20,7 @@ const ARRIVAL_ROUNDS: u64 = 64;
 
 /// How far a loss is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum LossStage {
     /// It has become known. What was sent before may still come.
     Known,
     /// Nothing more comes.
@@ -30,7 +30,7 @@ pub(crate) enum Stage {
 /// Hears of a loss, and may send; whom it wakes goes to the last argument. False once nobody needs
 /// it any more, which it says without a loss, too.
 pub(crate) type OnLoss =
-    Box<dyn FnMut(&mut Engine, Option<(&Loss, Stage)>, &mut Vec<Waker>) -> bool + Send>;
+    Box<dyn FnMut(&mut Engine, Option<(&Loss, LossStage)>, &mut Vec<Waker>) -> bool + Send>;
 
 /// Those that a job has lost.
 #[derive(Default)]
@@ -68,10 +68,10 @@ impl JobState {
         let (engine, mut woken) = (&mut self.engine, Vec::new());
         (self.lost.hearers).retain_mut(|hears| hears(engine, None, &mut woken));
         for loss in &*self.lost.all {
-            hears(engine, Some((loss, Stage::Known)), &mut woken);
+            hears(engine, Some((loss, LossStage::Known)), &mut woken);
             let is_open = |open: &Open| open.loss.is_same(loss);
             if !self.lost.open.iter().any(is_open) {
-                hears(engine, Some((loss, Stage::Over)), &mut woken);
+                hears(engine, Some((loss, LossStage::Over)), &mut woken);
             }
         }
         self.parked.add_woken(&mut woken);
@@ -86,10 +86,9 @@ impl JobState {
     /// Ranks that this one cannot reach any more, ascending.
     pub fn lost_ranks(&self) -> Vec<Rank> {
         let all = (0..self.engine.topology.size()).map(Rank);
-        let is_lost = |rank: &Rank| self.lost.all.iter().any(|loss| loss.has(*rank));
         match self.lost.is_empty() {
             true => Vec::new(),
-            false => all.filter(is_lost).collect(),
+            false => all.filter(|rank| self.has_lost(*rank)).collect(),
         }
     }
 
@@ -116,7 +115,7 @@ impl JobState {
         self.engine.lose(&self.lost.all, &ends, now_ns + ARRIVAL_NS);
         let is_here = ends.iter().any(|&end| topology.is_here(end));
         let takes_ns = if is_here { GRACE_NS } else { ARRIVAL_NS };
-        self.tell(&loss, Stage::Known);
+        self.tell(&loss, LossStage::Known);
         self.lost.open.push(Open {
             loss,
             at_ns: now_ns + takes_ns,
@@ -141,7 +140,7 @@ impl JobState {
         let is_over = |open: &mut Open| open.at_ns <= now_ns && open.at_round <= rounds;
         let over: Vec<_> = self.lost.open.extract_if(.., is_over).collect();
         over.iter()
-            .for_each(|open| self.tell(&open.loss, Stage::Over));
+            .for_each(|open| self.tell(&open.loss, LossStage::Over));
         !over.is_empty()
     }
 
@@ -151,7 +150,7 @@ impl JobState {
         !self.lost.open.is_empty()
     }
 
-    fn tell(&mut self, loss: &Loss, stage: Stage) {
+    fn tell(&mut self, loss: &Loss, stage: LossStage) {
         let mut woken = Vec::new();
         let engine = &mut self.engine;
         let loss = Some((loss, stage));
@@ -190,8 +189,8 @@ impl JobState {
             return Ok(());
         }
         let topology = &self.engine.topology;
-        let is_lost = |rank: Rank| self.lost.all.iter().any(|loss| loss.has(rank));
-        match topology.ranks_of(topology.node()).all(is_lost) {
+        let mut ranks = topology.ranks_of(topology.node());
+        match ranks.all(|rank| self.has_lost(rank)) {
             true => Err(self.lost.all[0].error().clone()),
             false => Ok(()),
         }
@@ -208,23 +207,20 @@ impl JobState {
         if !self.may_lose() {
             return false;
         }
-        let deadline = std::time::Instant::now() + EXPLANATION;
-        let of_links = |lost: &Lost| lost.all.iter().filter(|loss| loss.is_of_links()).count();
-        let known = of_links(&self.lost);
-        loop {
-            if self.look_after_peers(self.now_ns()).is_err() {
-                return false;
+        let of_links = |lost: &Lost| {
+            let of_links = lost.all.iter().filter(|loss| loss.is_of_links());
+            match rank {
+                Some(rank) => of_links.filter(|loss| loss.has(rank)).count(),
+                None => of_links.count(),
             }
-            let mut of_links = self.lost.all.iter().filter(|loss| loss.is_of_links());
-            let is_it = match rank {
-                Some(rank) => of_links.any(|loss| loss.has(rank)),
-                None => of_links.count() > known,
-            };
-            if is_it || std::time::Instant::now() >= deadline {
-                return is_it;
-            }
-            std::thread::sleep(super::lives::LOOK);
-        }
+        };
+        // Of a rank one is enough that was known; of nobody a new one is.
+        let known = rank.map_or_else(|| of_links(&self.lost), |_| 0);
+        self.wait_for_news(|job| {
+            let looked = job.look_after_peers(job.now_ns());
+            looked.is_err() || of_links(&job.lost) > known
+        });
+        of_links(&self.lost) > known
     }
 }
 

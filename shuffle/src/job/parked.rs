@@ -446,7 +446,9 @@ impl JobState {
                 // It never is; what is sent from now on is of no step.
                 let mut given_up = self.parked.endings.swap_remove(at);
                 self.parked.woken.extend(given_up.waker.take());
-                self.parked.given_up.push(given_up.number);
+                if given_up.way == Way::Started {
+                    self.parked.given_up.push(given_up.number);
+                }
                 self.parked.begun_on[id.stream] -= 1;
                 self.engine.stream_mut(id)?.0.urgent = 0;
                 end_step(&mut self.engine, id)?;
