@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use launched::{Launched, alive, processes_named};
+use trihop::transport::cores::{allowed, count};
 
 /// Signals that the launcher hands on to its ranks.
 const FORWARDED: [(&str, i32); 4] = [
@@ -132,6 +133,43 @@ fn nodes_may_be_unequal() {
     assert_eq!(sizes(&["-n", "7", "--nodes", "2"]), "[0] 4,3 1");
     assert_eq!(sizes(&["--node-sizes", "3,1,4"]), "[0] 3,1,4 1");
     assert_eq!(sizes(&["-n", "4", "--node-sizes", "1,3"]), "[0] 1,3 1");
+}
+
+#[test]
+fn ranks_are_bound_to_cores_where_these_are_enough() {
+    let cores = allowed().unwrap().len().min(count());
+    let lists = |options: &[&str]| {
+        let script = "echo $(grep Cpus_allowed_list /proc/self/status) ${TRIHOP_BOUND-none}";
+        let mut options = options.to_vec();
+        options.insert(0, "--no-prefix");
+        let ended = run(&options, script).wait();
+        assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
+        ended.sorted_lines()
+    };
+    let all = lists(&["-n", "1", "--bind-to", "none"]);
+    assert!(all[0].ends_with("none"), "{all:?}");
+    let alone = all[0].replace("none", "1");
+    assert_eq!(lists(&["-n", "1"]), [alone], "one has them all");
+    let too_many = (cores + 1).to_string();
+    assert_eq!(lists(&["-n", &too_many]), vec![all[0].clone(); cores + 1]);
+    if cores < 2 {
+        eprintln!("skipped: two ranks have no core each here");
+        return;
+    }
+    for nodes in ["1", "2"] {
+        let two = lists(&["-n", "2", "--nodes", nodes]);
+        assert!(two[0] != two[1] && !two.contains(&all[0]), "{two:?}");
+        assert!(two.iter().all(|list| list.ends_with(" 1")), "{two:?}");
+        let unbound = lists(&["-n", "2", "--nodes", nodes, "--bind-to", "none"]);
+        assert_eq!(unbound, vec![all[0].clone(); 2]);
+    }
+    // What a rank of a job starts is of another one.
+    let trihop = env!("CARGO_BIN_EXE_trihop");
+    let inner = format!(
+        "{trihop} run --bind-to none --no-prefix -n 1 -- sh -c 'echo ${{TRIHOP_BOUND-none}}'"
+    );
+    let ended = run(&["--no-prefix", "-n", "1"], &inner).wait();
+    assert_eq!((ended.status, ended.stdout.trim()), (0, "none"));
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl MiniRank {
     ///
     /// [`Job::start`]: crate::over::Job::start
     pub fn start<'h>(self) -> Result<Job<'h>> {
-        let before = self.core.map(keep_to).transpose()?;
+        let before = self.core.map(|core| keep_to(&[core])).transpose()?;
         let joined = Inline::new(self.started).and_then(|seat| {
             join(&seat)?;
             over::Job::over(seat)

@@ -1,20 +1,31 @@
-//! Cores: which of them a thread may run on, and threads that keep to one.
+//! Cores: which of them a thread may run on, threads that keep to some, and how many ranks share
+//! them.
 
 use std::io;
+use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Error, Result};
+use crate::sync::{PoisonError, StaticMutex, available_parallelism};
+
+/// How long the number of cores counts as known.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// Part of a rank that does not count: shares of ranks are no exact numbers.
+const ROUNDING: f64 = 1e-3;
 
 /// Numbers of the cores that the calling thread may run on, ascending.
 ///
 /// # Errors
 /// [`Error::System`] where the kernel does not say, as on a machine with more than 1,024 of them.
 pub fn allowed() -> Result<Vec<usize>> {
-    let mask = affinity()?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|&core| mask.is_set(core))
-        .collect())
+    Ok(cores_of(&affinity()?).collect())
+}
+
+fn cores_of(set: &CpuSet) -> impl Iterator<Item = usize> + '_ {
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
 }
 
 fn affinity() -> Result<CpuSet> {
@@ -24,21 +35,83 @@ fn affinity() -> Result<CpuSet> {
     })
 }
 
-/// Keeps the calling thread, and threads that it starts from now on, on one core.
+/// Keeps the calling thread, and threads and processes that it starts from now on, on these cores.
 ///
 /// # Errors
-/// [`Error::System`] where that is none of the cores that it may run on.
-pub fn keep_to(core: usize) -> Result<Before> {
+/// [`Error::System`] where it may run on none of them.
+pub fn keep_to(cores: &[usize]) -> Result<Before> {
     let before = affinity()?;
-    let mut one = CpuSet::new();
-    if core < CpuSet::MAX_CPU {
-        one.set(core);
-    }
-    sched_setaffinity(None, &one).map_err(|error| {
-        let what = format!("keeping a thread on core {core}");
+    let mut set = CpuSet::new();
+    let possible = cores.iter().filter(|&&core| core < CpuSet::MAX_CPU);
+    possible.for_each(|&core| set.set(core));
+    sched_setaffinity(None, &set).map_err(|error| {
+        let what = format!("keeping a thread on cores {cores:?}");
         Error::system(what, io::Error::from(error))
     })?;
     Ok(Before(before))
+}
+
+/// Cores that this process may use, as many as its control group allows. What that allows takes some
+/// twenty system calls to find out: the jobs that an agent starts one after the other share them,
+/// until the set of cores is another one, or a second is over, since nothing tells of another
+/// allowance.
+pub fn count() -> usize {
+    static KNOWN: StaticMutex<Option<(CpuSet, Instant, usize)>> = StaticMutex::new(None);
+    let count = || available_parallelism().map_or(1, usize::from);
+    let Ok(set) = sched_getaffinity(None) else {
+        return count(); // more cores than it has room for
+    };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match *known {
+        Some((of, at, cores)) if of == set && at.elapsed() < KNOWN_FOR => cores,
+        _ => known.insert((set, Instant::now(), count())).2,
+    }
+}
+
+/// Ranks that run on the cores of this process. Launchers bind processes to cores, each to its own
+/// or some to the same ones: so many of a process's ranks count as of its cores are these.
+#[derive(Debug)]
+pub struct Crowd {
+    /// The cores of this process; none where the kernel does not say.
+    own: Vec<usize>,
+    ranks: f64,
+}
+
+impl Crowd {
+    /// So many ranks, of this process.
+    pub fn of(ranks: u32) -> Self {
+        Self {
+            own: allowed().unwrap_or_default(),
+            ranks: ranks.into(),
+        }
+    }
+
+    /// As many ranks of another process of this machine.
+    pub fn add(&mut self, process: u32, ranks: u32) {
+        let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+        let set = process.and_then(|id| sched_getaffinity(Some(id)).ok());
+        self.join(set.as_ref(), ranks);
+    }
+
+    /// Where nobody knows the cores of their process, they may run on any.
+    fn join(&mut self, set: Option<&CpuSet>, ranks: u32) {
+        let of_own = |set: &CpuSet| self.own.iter().filter(|&&core| set.is_set(core)).count();
+        let share = match set {
+            Some(set) if !self.own.is_empty() => of_own(set) as f64 / f64::from(set.count().max(1)),
+            _ => 1.0,
+        };
+        self.ranks += f64::from(ranks) * share;
+    }
+
+    /// There are `all` ranks for each `known` that were added, spread like these.
+    pub fn grow(&mut self, all: u32, known: u32) {
+        self.ranks *= f64::from(all) / f64::from(known.max(1));
+    }
+
+    /// Whether each of them has a core.
+    pub fn fits(&self) -> bool {
+        self.ranks <= count() as f64 + ROUNDING
+    }
 }
 
 /// Where a thread might run before [`keep_to`].
@@ -62,15 +135,75 @@ mod tests {
     fn a_thread_keeps_to_a_core_until_that_is_taken_back() {
         let before = allowed().unwrap();
         let last = *before.last().unwrap();
-        let kept = keep_to(last).unwrap();
+        let kept = keep_to(&[last]).unwrap();
         assert_eq!(allowed().unwrap(), [last]);
         let started = std::thread::spawn(|| allowed().unwrap());
         assert_eq!(started.join().unwrap(), [last]);
         kept.restore();
         assert_eq!(allowed().unwrap(), before);
         for impossible in [CpuSet::MAX_CPU, usize::MAX] {
-            let refused = keep_to(impossible).err().unwrap().to_string();
+            let refused = keep_to(&[impossible]).err().unwrap().to_string();
             assert!(refused.contains(&impossible.to_string()), "{refused}");
         }
+        assert!(keep_to(&[]).is_err());
+    }
+
+    fn set(cores: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        cores.iter().for_each(|&core| set.set(core));
+        set
+    }
+
+    /// Ranks of a process with these cores, beside others with one rank each and these.
+    fn crowd(own: &[usize], others: &[&[usize]]) -> f64 {
+        let mut crowd = Crowd {
+            own: own.to_vec(),
+            ranks: 1.0,
+        };
+        let others = others.iter().map(|cores| set(cores));
+        others.for_each(|of| crowd.join(Some(&of), 1));
+        crowd.ranks
+    }
+
+    #[test]
+    fn ranks_count_where_they_may_run() {
+        let all = [0, 1, 2, 3];
+        assert_eq!(
+            crowd(&all, &[&all, &all, &all, &all]),
+            5.0,
+            "nobody is bound"
+        );
+        assert_eq!(crowd(&[1], &[&[0], &[2], &[3]]), 1.0, "each has its core");
+        assert_eq!(crowd(&[1], &[&[1], &[2]]), 2.0, "two are bound to one core");
+        assert_eq!(
+            crowd(&[0, 1], &[&[0, 1], &[2, 3], &[2, 3]]),
+            2.0,
+            "by socket"
+        );
+        assert_eq!(crowd(&[1], &[&all]), 1.25, "one of them is not bound");
+        assert_eq!(crowd(&all, &[&[2]]), 2.0);
+    }
+
+    #[test]
+    fn ranks_of_processes_that_hide_their_cores_may_run_anywhere() {
+        let mut crowd = Crowd::of(1);
+        crowd.add(0, 2);
+        crowd.add(u32::MAX, 3);
+        assert_eq!(crowd.ranks, 6.0);
+        crowd.own.clear();
+        crowd.join(Some(&set(&[2])), 1);
+        assert_eq!(crowd.ranks, 7.0);
+        crowd.grow(8, 2);
+        assert_eq!(crowd.ranks, 28.0);
+    }
+
+    #[test]
+    fn a_process_of_this_machine_is_asked_for_its_cores() {
+        let (mut crowd, cores) = (Crowd::of(1), count());
+        assert!(crowd.fits());
+        // This process is another one's as well.
+        crowd.add(std::process::id(), cores as u32);
+        assert_eq!(crowd.ranks, (cores + 1) as f64);
+        assert!(!crowd.fits());
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use trihop::transport::bootstrap::Launcher;
+use trihop::transport::bootstrap::local::is_bound;
 use trihop::{Error as EngineError, Job, NodeId, Options, Rank, Reduce, Stream, Topology};
 
 use super::random::Random;
@@ -241,7 +242,8 @@ fn has_core(job: &Job<'_>) -> bool {
         Launcher::Local | Launcher::Agent => job.topology().endpoints(),
         _ => job.topology().places(),
     };
-    std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ends as usize)
+    is_bound()
+        || std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ends as usize)
 }
 
 /// Runs the benchmark on the ranks of this process.

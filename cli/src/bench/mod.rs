@@ -472,6 +472,9 @@ fn start_ranks(args: &BenchArgs, (ranks, nodes): (u32, u32)) -> Result<i32, Erro
     let processes = ranks / args.minis_per_rank.unwrap_or(1);
     let mut spec = LaunchSpec::new(run::spread(processes, nodes)?, command);
     spec.output = OutputMode::Plain;
+    spec.minis = args.minis_per_rank.unwrap_or(1);
+    // These keep to cores themselves, and have what they compare with keep to them.
+    spec.binds = !matches!(args.name, Name::Ring | Name::P2p);
     spec.netns = args.netns;
     spec.agents = run::agents(args.seat == Seat::Agent, args.nics)?;
     // Where the job is not started by us but through the DeltaFS interface, it looks here.

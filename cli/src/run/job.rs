@@ -1,6 +1,7 @@
 //! The launcher's loop: one poll over signals, exits, connections and output, until the job has
 //! ended.
 
+mod binding;
 mod start;
 
 use std::io;
@@ -81,6 +82,8 @@ struct Job {
     signalled: bool,
     /// Keeps the namespaces until the last rank has ended.
     networks: Option<Networks>,
+    /// The cores that each process of ranks is bound to, where they are.
+    cores: Vec<Vec<usize>>,
 }
 
 /// An agent that exits by itself may do so because of a rank, which says why and exits after it. A
@@ -139,7 +142,12 @@ impl Job {
         let (progress, theirs) =
             Progress::new().map_err(|e| Error::system("making a pipe for progress", e))?;
         let time_limit = spec.timeout.map(|t| Instant::now() + t);
+        let cores = match spec.binds && !spec.are_agents {
+            true => binding::shares(ranks, spec.minis),
+            false => Vec::new(),
+        };
         let mut job = Self {
+            cores,
             service: Service::new(if agents == 0 { ranks } else { agents }),
             outputs,
             progress,

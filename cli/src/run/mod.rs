@@ -29,6 +29,7 @@ ENVIRONMENT OF A RANK
   TRIHOP_PROGRESS_FD                           rank 0, where the launcher has a terminal: a pipe
                                                that takes lines `DONE TOTAL` of bytes for a bar
   TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
+  TRIHOP_BOUND=1                               it is bound to cores that no other rank has
   TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)
   TRIHOP_AGENT, TRIHOP_AGENT_PLACE             its agent (only with --seat agent)
@@ -104,6 +105,9 @@ pub struct RunArgs {
     /// make a picture of that
     #[arg(long, value_name = "FOLDER", conflicts_with = "agent_under")]
     agent_flamegraph: Option<PathBuf>,
+    /// Cores that processes are bound to
+    #[arg(long, value_enum, default_value = "cores")]
+    bind_to: BindTo,
     /// End the job after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..))]
     timeout: Option<u64>,
@@ -139,6 +143,16 @@ enum Seat {
     Agent,
 }
 
+/// Cores that processes are bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum BindTo {
+    /// Where every rank has a core: each process to its share of the cores that the launcher may
+    /// use. Else to none. Agents are not bound
+    Cores,
+    /// To none
+    None,
+}
+
 /// Runs a job as the options say; the result is the exit status of the launcher.
 ///
 /// # Errors
@@ -162,6 +176,7 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         OutputMode::Prefixed
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
+    spec.binds = args.bind_to == BindTo::Cores;
     spec.agents = agents(args.seat == Seat::Agent, args.nics)?;
     let tool = match (args.agent_valgrind, args.agent_flamegraph) {
         (true, _) => Some(Tool::Valgrind),
@@ -296,6 +311,8 @@ pub struct LaunchSpec {
     pub agent_under: Vec<String>,
     /// Ranks that each process hosts. Default 1.
     pub minis: u32,
+    /// Where every rank has a core, each process is bound to its share of them. Default yes.
+    pub binds: bool,
     /// The ranks are the agents of one node, which this is: they are called so, no node is
     /// simulated, and each takes all signals itself. Default no.
     pub are_agents: bool,
@@ -317,6 +334,7 @@ impl LaunchSpec {
             agents: 0,
             agent_under: Vec::new(),
             minis: 1,
+            binds: true,
             are_agents: false,
             says_why: false,
         }

@@ -12,6 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use trihop::agent;
+use trihop::transport::bootstrap::local::ENV_BOUND;
 use trihop::transport::bootstrap::local::connection::Connection;
 
 use super::output::{Lines, Outputs, Target};
@@ -146,6 +147,7 @@ fn is_of_other_launchers(name: &str) -> bool {
         "PMIX_",
         "TRIHOP_LAUNCHER",
         "TRIHOP_MASTER",
+        ENV_BOUND,
         agent::ENV_NAME, // and its place
         crate::progress::VARIABLE,
     ]

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
-const NOT_OPTIONS: [&str; 22] = [
+const NOT_OPTIONS: [&str; 23] = [
     "AGENT",
     "AGENT_JOB",
     "AGENT_LINGER_MS",
@@ -17,6 +17,7 @@ const NOT_OPTIONS: [&str; 22] = [
     "AGENT_PLACE",
     "AGENT_START",
     "BOOT_FD",
+    "BOUND",
     "MAX_GETMSG_MB",
     "MINIS_PER_RANK",
     "PROGRESS_FD",

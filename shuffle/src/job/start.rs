@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
+use trihop_transport::cores::Crowd;
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
-use trihop_transport::park::spin_budget;
+use trihop_transport::park::{ProcessWatch, spin_budget};
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::{EndpointId, Topology};
@@ -163,6 +165,7 @@ impl JobState {
             let deadline = Instant::now() + options.bootstrap_timeout();
             process.keep(&topology, cookie, early);
             let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
+            let spin = spin_budget(crowd(&topology, &watches, options.loopback).fits());
             let host = NodeExchange::of(Arc::clone(&process), watches);
             let mut lives = Lives::new(met.clone(), &topology);
             // Whoever has met the others has fetched its share.
@@ -183,11 +186,7 @@ impl JobState {
             } else {
                 topology.places()
             };
-            // Between the ranks of one node nothing goes by the agent.
-            let is_idle = topology.has_agents() && topology.nodes() == 1;
-            let relays = if is_idle { topology.local_relays() } else { 0 };
             let spill_share_bytes = spill_share_bytes(limits, neighbours, ends.len() as u32);
-            let spin = spin_budget((neighbours - relays) as usize);
             // The host holds what there is once in a process: fabric, launcher, directory, watch.
             let hosts_dump = Arc::<DumpOnSignal>::default();
             let guests: Vec<_> = ends.iter().map(|_| bootstrap.guest()).collect();
@@ -293,6 +292,28 @@ impl JobState {
     }
 }
 
+/// The endpoints that run on the cores of this process, of this node and, where all nodes are on one
+/// machine, of the others; `watches` are of the node's other processes.
+fn crowd(topology: &Topology, watches: &[(EndpointId, ProcessWatch)], loopback: bool) -> Crowd {
+    // Between the ranks of one node nothing goes by the agent.
+    let is_idle = topology.has_agents() && topology.nodes() == 1;
+    let ends_with = |end: EndpointId| match topology.has_agents() {
+        true => u32::from(!is_idle || end.0 < topology.size()),
+        false => {
+            let ranks = topology.ranks_of_process(topology.process_of(end));
+            ranks + u32::from(topology.has_relays())
+        }
+    };
+    let mut crowd = Crowd::of(ends_with(topology.endpoint()));
+    for (end, watch) in watches {
+        crowd.add(watch.pid(), ends_with(*end));
+    }
+    if loopback && !is_bound() {
+        crowd.grow(topology.endpoints(), topology.places());
+    }
+    crowd
+}
+
 /// A page for each endpoint of this process, or none: a job goes on where it cannot be seen.
 fn pages(options: &Options, count: usize) -> Vec<Page> {
     if !options.counters_page {
@@ -315,4 +336,23 @@ fn spill_share_bytes(limits: Vec<Limit>, sharers: u32, process_ends: u32) -> usi
         Scope::Group(_) | Scope::Machine => u64::from(sharers),
     };
     usize::try_from(limit.bytes / SPILL_PART / sharers).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::topology::Rank;
+
+    use super::*;
+
+    #[test]
+    fn ranks_of_simulated_nodes_share_the_cores_of_this_machine() {
+        let fits = |topology: &Topology, loopback| crowd(topology, &[], loopback).fits();
+        let nodes = Topology::from_node_sizes(&[1; 5000], Rank(7)).unwrap();
+        assert!(fits(&nodes, false));
+        assert!(!fits(&nodes, true));
+        // On two nodes the agents pass on what goes between them, on one they sleep.
+        let job = Topology::from_node_sizes(&[1], Rank(0)).unwrap();
+        let at_agent = job.with_agents(&[5000]).unwrap();
+        assert!(fits(&at_agent, true), "the agent has nothing to do");
+    }
 }

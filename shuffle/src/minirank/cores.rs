@@ -1,5 +1,6 @@
 //! Which core each thread of a process with mini-ranks keeps to.
 
+use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::cores::{Before, allowed, keep_to};
 use trihop_transport::topology::Topology;
 
@@ -22,6 +23,7 @@ impl Cores {
         // Simulated nodes are one machine.
         let (place, here) = match (which, options.loopback) {
             (MinirankCores::Own, _) => (0, 1),
+            _ if is_bound() => (0, 1),
             (MinirankCores::Shared, true) => (processes.rank().0, processes.size()),
             (MinirankCores::Shared, false) => (processes.local_rank(), processes.local_size()),
         };
@@ -50,7 +52,7 @@ impl Cores {
 
     /// Keeps the calling thread to that of the relay. Where the core is gone by now, work goes on.
     pub fn keep_relay(&self) -> Option<Before> {
-        let kept = keep_to(self.0[self.0.len() - 1]);
+        let kept = keep_to(&self.0[self.0.len() - 1..]);
         kept.inspect_err(|error| tracing::warn!(%error, "the relay keeps to no core"))
             .ok()
     }

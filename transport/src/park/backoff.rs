@@ -3,10 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity};
-
-use crate::sync::{PoisonError, StaticMutex, available_parallelism};
-
 /// Spinning that is worth it where every rank has a core: about the time that falling asleep would
 /// cost.
 const SPIN: Duration = Duration::from_micros(3);
@@ -27,37 +23,12 @@ const RETRY: u32 = 64;
 /// something happen after the last look before a sleep.
 const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
 
-/// How long a rank on a node with `local_ranks` ranks spins before it yields: zero where ranks
-/// outnumber the cores that this process may use, since each pause then is taken from the rank that
-/// is waited for.
-pub fn spin_budget(local_ranks: usize) -> Duration {
-    budget(local_ranks, cores())
-}
-
-/// How long the number of cores counts as known.
-const KNOWN_FOR: Duration = Duration::from_secs(1);
-
-/// Cores that this process may use. What its control group allows takes some twenty system calls to
-/// find out: the jobs that an agent starts one after the other share them, until the set of cores
-/// is another one, or a second is over, since nothing tells of another allowance.
-fn cores() -> usize {
-    static KNOWN: StaticMutex<Option<(CpuSet, Instant, usize)>> = StaticMutex::new(None);
-    let count = || available_parallelism().map_or(1, usize::from);
-    let Ok(set) = sched_getaffinity(None) else {
-        return count(); // more cores than it has room for
-    };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    match *known {
-        Some((of, at, cores)) if of == set && at.elapsed() < KNOWN_FOR => cores,
-        _ => known.insert((set, Instant::now(), count())).2,
-    }
-}
-
-fn budget(local_ranks: usize, cores: usize) -> Duration {
-    if local_ranks <= cores {
-        SPIN
-    } else {
-        Duration::ZERO
+/// How long a rank spins before it yields: zero where ranks outnumber the cores that they run on,
+/// since each pause then is taken from the rank that is waited for.
+pub fn spin_budget(has_core: bool) -> Duration {
+    match has_core {
+        true => SPIN,
+        false => Duration::ZERO,
     }
 }
 
@@ -216,12 +187,5 @@ mod tests {
             .take_while(|step| *step == Step::Yield)
             .count();
         assert_eq!(yields, YIELDS as usize);
-    }
-
-    #[test]
-    fn more_ranks_than_cores_do_not_spin() {
-        assert_eq!(budget(2, 2), SPIN);
-        assert_eq!(budget(3, 2), Duration::ZERO);
-        assert_eq!(spin_budget(usize::MAX), Duration::ZERO);
     }
 }

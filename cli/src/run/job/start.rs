@@ -1,12 +1,14 @@
 //! How the processes of a job are started: ranks, and agents beside them.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trihop::agent;
 use trihop::transport::bootstrap::local::{
-    ENV_DESCRIPTOR, ENV_LOOPBACK, ENV_NODE_SIZES, ENV_RANK, ENV_SIZE,
+    ENV_BOUND, ENV_DESCRIPTOR, ENV_LOOPBACK, ENV_NODE_SIZES, ENV_RANK, ENV_SIZE,
 };
+use trihop::transport::cores::keep_to;
 
 use super::super::netns::Networks;
 use super::super::output::Target;
@@ -33,8 +35,19 @@ impl Job {
         let progress = progress.filter(|_| rank == 0);
         let progress = progress.map(|pipe| (crate::progress::VARIABLE, pipe.as_fd()));
         let name = rank.to_string();
+        let bound = self.cores.get(rank).map(|cores| keep_to(cores));
+        let bound = bound.transpose();
+        let bound =
+            bound.map_err(|e| Error::system("binding a rank to cores", io::Error::other(e)))?;
+        if bound.is_some() {
+            environment.push((ENV_BOUND.into(), "1".into()));
+        }
         let process = (node, &*command, environment, &*name);
-        self.start_process(process, networks, progress, signals)
+        let started = self.start_process(process, networks, progress, signals);
+        if let Some(before) = bound {
+            before.restore();
+        }
+        started
     }
 
     /// One of the agents of a node, which are ranks to us.

@@ -43,6 +43,12 @@ impl Place {
     }
 }
 
+/// After so many bytes that were got there is room for more: an eighth of a lane of usual length.
+const STEP_BYTES: usize = 8 << 10;
+
+/// What a message has on its way beside its bytes, about.
+const MESSAGE_BYTES: usize = 64;
+
 /// The channels of one rank.
 ///
 /// A request of a port that its asker does not have, or beyond its window, is one that cannot be:
@@ -59,6 +65,8 @@ pub(super) struct Owner {
     first_epoch: u32,
     /// Those who are lost, and of whom nothing more counts.
     gone: Vec<Loss>,
+    /// Bytes that were got since [`Owner::has_room_for_more`] last said so.
+    got_bytes: usize,
 }
 
 impl Owner {
@@ -262,7 +270,19 @@ impl Owner {
         let queue = place.queue.as_mut().filter(|_| place.epoch == epoch)?;
         let message = queue.get_now(most, ports);
         self.remove_ports();
+        if let Some(message) = &message {
+            self.got_bytes += message.bytes.len() + MESSAGE_BYTES;
+        }
         message
+    }
+
+    /// Whether so much was got that who sends more could go on: told once.
+    pub fn has_room_for_more(&mut self) -> bool {
+        let is_much = self.got_bytes >= STEP_BYTES;
+        if is_much {
+            self.got_bytes = 0;
+        }
+        is_much
     }
 
     fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {

@@ -44,8 +44,16 @@ impl<S: Seat> Port<S> {
         channels.enter(GET)?;
         let office = &channels.office;
         let Descriptor { number, epoch, .. } = self.descriptor();
-        let get = |owner: &mut Owner| owner.get_now((number, epoch), most, || office.now_ns());
-        Ok(channels.at_owner(get))
+        let (message, goes_on) = channels.at_owner(|owner: &mut Owner| {
+            let message = owner.get_now((number, epoch), most, || office.now_ns());
+            (message, owner.has_room_for_more())
+        });
+        if goes_on {
+            // Who sends more would stand still until nothing is left to be got. A failure is the
+            // next call's: this one has a message.
+            let _ = channels.handle.seat.progress_in_passing();
+        }
+        Ok(message)
     }
 
     /// As [`get_now`](Self::get_now), of a message that comes before this rank would sleep, or has
