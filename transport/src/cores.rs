@@ -13,9 +13,6 @@ use crate::sync::{PoisonError, StaticMutex, available_parallelism};
 /// How long the number of cores counts as known.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Part of a rank that does not count: shares of ranks are no exact numbers.
-const ROUNDING: f64 = 1e-3;
-
 /// Numbers of the cores that the calling thread may run on, ascending.
 ///
 /// # Errors
@@ -108,9 +105,9 @@ impl Crowd {
         self.ranks *= f64::from(all) / f64::from(known.max(1));
     }
 
-    /// Whether each of them has a core.
-    pub fn fits(&self) -> bool {
-        self.ranks <= count() as f64 + ROUNDING
+    /// Cores that there are for each of them.
+    pub fn cores_each(&self) -> f64 {
+        count() as f64 / self.ranks
     }
 }
 
@@ -200,10 +197,10 @@ mod tests {
     #[test]
     fn a_process_of_this_machine_is_asked_for_its_cores() {
         let (mut crowd, cores) = (Crowd::of(1), count());
-        assert!(crowd.fits());
+        assert_eq!(crowd.cores_each(), cores as f64);
         // This process is another one's as well.
         crowd.add(std::process::id(), cores as u32);
         assert_eq!(crowd.ranks, (cores + 1) as f64);
-        assert!(!crowd.fits());
+        assert!(crowd.cores_each() < 1.0);
     }
 }

@@ -1,14 +1,14 @@
 //! The start of a job: from a launcher's store to endpoints that may send to each other.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
 use trihop_transport::cores::Crowd;
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
-use trihop_transport::park::{ProcessWatch, spin_budget};
+use trihop_transport::park::ProcessWatch;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::{EndpointId, Topology};
@@ -44,8 +44,8 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
 pub(crate) struct Started {
     pub state: JobState,
     pub doorbell: Doorbell,
-    /// How long its waits spin.
-    pub spin: Duration,
+    /// Cores that there are for each rank.
+    pub cores: f64,
 }
 
 impl JobState {
@@ -165,7 +165,7 @@ impl JobState {
             let deadline = Instant::now() + options.bootstrap_timeout();
             process.keep(&topology, cookie, early);
             let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
-            let spin = spin_budget(crowd(&topology, &watches, options.loopback).fits());
+            let cores = crowd(&topology, &watches, options.loopback).cores_each();
             let host = NodeExchange::of(Arc::clone(&process), watches);
             let mut lives = Lives::new(met.clone(), &topology);
             // Whoever has met the others has fetched its share.
@@ -257,7 +257,7 @@ impl JobState {
                 Ok(Started {
                     state,
                     doorbell,
-                    spin,
+                    cores,
                 })
             };
             let all = ends.iter().copied().zip(doorbells).zip(guests);
@@ -346,7 +346,8 @@ mod tests {
 
     #[test]
     fn ranks_of_simulated_nodes_share_the_cores_of_this_machine() {
-        let fits = |topology: &Topology, loopback| crowd(topology, &[], loopback).fits();
+        let fits =
+            |topology: &Topology, loopback| crowd(topology, &[], loopback).cores_each() >= 1.0;
         let nodes = Topology::from_node_sizes(&[1; 5000], Rank(7)).unwrap();
         assert!(fits(&nodes, false));
         assert!(!fits(&nodes, true));

@@ -5,9 +5,8 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use trihop_transport::park::{Backoff, Step};
+use trihop_transport::park::{Awake, Backoff, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
@@ -90,8 +89,8 @@ struct Place<'h> {
     handlers: RefCell<HandlerTable<'h>>,
     park: RefCell<Park>,
     doorbell: Doorbell,
-    /// How long a wait spins.
-    spin: Duration,
+    /// Cores that there are for each rank.
+    cores: f64,
     /// How waits pass the time, by what has helped those before.
     backoff: RefCell<Backoff>,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
@@ -113,15 +112,15 @@ impl<'h> Inline<'h> {
         let Started {
             state,
             doorbell,
-            spin,
+            cores,
         } = started;
         Self(Rc::new(Place {
             state: RefCell::new(state),
             handlers: RefCell::default(),
             park: RefCell::new(park),
             doorbell,
-            spin,
-            backoff: RefCell::new(Backoff::new(spin)),
+            cores,
+            backoff: RefCell::new(Backoff::new(Awake::new(cores, 1))),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),
@@ -135,7 +134,7 @@ impl<'h> Inline<'h> {
         let started = Started {
             state: place.state.into_inner(),
             doorbell: place.doorbell,
-            spin: place.spin,
+            cores: place.cores,
         };
         Some((started, place.park.into_inner()))
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trihop_transport::park::{Backoff, Step};
+use trihop_transport::park::{Awake, Backoff, Step};
 
 use crate::seat::NAP;
 
@@ -76,10 +76,10 @@ pub(super) struct Looking {
 }
 
 impl Looking {
-    /// Spins for `spin`.
-    pub fn new(spin: Duration) -> Self {
+    /// Does not sleep for so long at least.
+    pub fn new(awake: Awake) -> Self {
         Self {
-            backoff: Backoff::new(spin),
+            backoff: Backoff::new(awake),
             fruitless: 0,
             fresh: 0,
             nap: FIRST_NAP,
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_wait_yields_unless_that_has_cost_a_slice() {
-        let (mut looking, mut yields) = (Looking::new(Duration::ZERO), Yields::default());
+        let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), Yields::default());
         let now = Instant::now();
         yields.note(now, now + Duration::from_micros(1));
         assert_eq!(looking.next(&yields, false), Step::Yield);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_comes_last_is_looked_at_once_more_but_not_for_ever() {
-        let (mut looking, yields) = (Looking::new(Duration::ZERO), dear());
+        let (mut looking, yields) = (Looking::new(Awake::new(0.5, 2)), dear());
         for _ in 1..LOOKS {
             assert_eq!(looking.next(&yields, false), Step::Spin);
         }
@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!(looking.next(&yields, true), Step::Park);
         // After a sleep, and where yields are cheap too.
-        let mut looking = Looking::new(Duration::ZERO);
+        let mut looking = Looking::new(Awake::new(0.5, 2));
         while looking.next(&Yields::default(), false) != Step::Park {}
         looking.next_nap();
         assert_eq!(looking.next(&Yields::default(), true), Step::Spin);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn naps_grow_until_something_moves() {
-        let mut looking = Looking::new(Duration::ZERO);
+        let mut looking = Looking::new(Awake::new(0.5, 2));
         let naps: Vec<_> = (0..5).map(|_| looking.next_nap().as_micros()).collect();
         assert_eq!(naps, [125, 250, 500, 1000, 1000]);
         looking.reset();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trihop_transport::park::{Monitor, Step};
+use trihop_transport::park::{Awake, Monitor, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
 
@@ -21,13 +21,17 @@ use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started, wake_each};
 use crate::seat::{NAP, Park, TurnHandler};
 
+/// Threads of a rank that are at work at once: the program's, and one that makes progress or calls
+/// handlers.
+const THREADS: u32 = 2;
+
 /// What the threads of a job share of its engine.
 pub(crate) struct SharedEngine {
     turn: Monitor<Guarded>,
     /// Who looks after the job sleeps on it.
     doorbell: Doorbell,
-    /// How long a wait spins.
-    spin: Duration,
+    /// How long a wait of one of its threads does not sleep.
+    awake: Awake,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
     failed: Flag,
     /// The progress thread is to end. Raised before the doorbell's descriptor becomes readable, by
@@ -61,12 +65,12 @@ impl SharedEngine {
         let Started {
             state,
             doorbell,
-            spin,
+            cores,
         } = started;
         Self {
             turn: Monitor::new(Guarded::new(state, park)),
             doorbell,
-            spin,
+            awake: Awake::new(cores, THREADS),
             failed: Flag::default(),
             stopping: Flag::default(),
             at_ends: AtEnds::default(),
@@ -220,7 +224,7 @@ impl SharedEngine {
     /// round, it `does` without the turn. Ends at an error, which is kept for all callers.
     pub fn progress_until_stopped<T>(&self, asked: impl Fn() -> Option<T>, does: impl Fn(T)) {
         let mut turn = self.take();
-        let mut looking = Looking::new(self.spin);
+        let mut looking = Looking::new(self.awake);
         let mut stand_by = FIRST_NAP;
         while !self.is_stopping() {
             if let Some(something) = asked() {
@@ -445,7 +449,7 @@ impl SharedEngine {
         let mut looking = turn
             .looking
             .take()
-            .unwrap_or_else(|| Looking::new(self.spin));
+            .unwrap_or_else(|| Looking::new(self.awake));
         looking.reset();
         let mut patience = Patience::default();
         // First whether it is done, then whether the job has failed: who has got what this waits

@@ -12,6 +12,9 @@ const SPIN: Duration = Duration::from_micros(3);
 /// other asleep, and go on so for ever.
 const AWAKE: Duration = Duration::from_micros(30);
 
+/// Part of a core that does not count: shares of cores are no exact numbers.
+const ROUNDING: f64 = 1e-3;
+
 /// Spins in a row that may bring nothing before spinning is left out.
 const PATIENCE: u32 = 8;
 
@@ -23,12 +26,27 @@ const RETRY: u32 = 64;
 /// something happen after the last look before a sleep.
 const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
 
-/// How long a rank spins before it yields: zero where ranks outnumber the cores that they run on,
-/// since each pause then is taken from the rank that is waited for.
-pub fn spin_budget(has_core: bool) -> Duration {
-    match has_core {
-        true => SPIN,
-        false => Duration::ZERO,
+/// How long a thread waits without sleeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awake {
+    spin: Duration,
+    /// Yields go on for as long.
+    yields: Duration,
+}
+
+impl Awake {
+    /// A thread of a rank that has so many `threads` at work, where there are so many `cores` for
+    /// each rank. Where these are fewer than the threads it does not spin, since each pause then is
+    /// taken from who is waited for; where they are less than one it sleeps soon.
+    pub fn new(cores: f64, threads: u32) -> Self {
+        let where_enough = |wanted: u32, time| match cores + ROUNDING >= f64::from(wanted) {
+            true => time,
+            false => Duration::ZERO,
+        };
+        Self {
+            spin: where_enough(threads, SPIN),
+            yields: where_enough(1, AWAKE),
+        }
     }
 }
 
@@ -48,11 +66,11 @@ pub enum Step {
 /// than threads that want them, whatever the machine has: spinning is then left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backoff {
-    spin: Duration,
+    awake: Awake,
     /// When the spin of this wait began.
     began: Option<Instant>,
     yields: u32,
-    /// When they began, where every rank has a core.
+    /// When they began, where they go on for some time.
     yields_since: Option<Instant>,
     /// Spins in a row that have brought nothing.
     fruitless: u32,
@@ -61,11 +79,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Spins for `spin` (see [`spin_budget`]), then yields some times, and for some microseconds
-    /// where that is not zero, then parks.
-    pub fn new(spin: Duration) -> Self {
+    /// Spins, then yields some times at least, then parks.
+    pub fn new(awake: Awake) -> Self {
         Self {
-            spin,
+            awake,
             began: None,
             yields: 0,
             yields_since: None,
@@ -82,19 +99,19 @@ impl Backoff {
                 self.began = Some(Instant::now());
                 return Step::Spin;
             };
-            if began.elapsed() < self.spin {
+            if began.elapsed() < self.awake.spin {
                 return Step::Spin;
             }
         }
         if self.yields < YIELDS {
-            if self.yields == 0 && !self.spin.is_zero() {
+            if self.yields == 0 && !self.awake.yields.is_zero() {
                 self.yields_since = Some(Instant::now());
             }
             self.yields += 1;
             return Step::Yield;
         }
         match self.yields_since {
-            Some(since) if since.elapsed() < AWAKE => Step::Yield,
+            Some(since) if since.elapsed() < self.awake.yields => Step::Yield,
             _ => Step::Park,
         }
     }
@@ -117,7 +134,7 @@ impl Backoff {
     }
 
     fn may_spin(&self) -> bool {
-        !self.spin.is_zero() && (self.fruitless < PATIENCE || self.left_out >= RETRY)
+        !self.awake.spin.is_zero() && (self.fruitless < PATIENCE || self.left_out >= RETRY)
     }
 }
 
@@ -125,9 +142,15 @@ impl Backoff {
 mod tests {
     use super::*;
 
+    /// As where there is a core for each thread, with a spin of this length.
+    fn spinning(spin: Duration) -> Backoff {
+        let yields = AWAKE;
+        Backoff::new(Awake { spin, yields })
+    }
+
     #[test]
     fn a_wait_spins_then_yields_then_parks() {
-        let mut backoff = Backoff::new(Duration::from_micros(50));
+        let mut backoff = spinning(Duration::from_micros(50));
         let mut steps = vec![backoff.next()];
         while steps.last() != Some(&Step::Park) {
             steps.push(backoff.next());
@@ -152,7 +175,7 @@ mod tests {
 
     #[test]
     fn spins_that_bring_nothing_are_left_out_and_tried_again_now_and_then() {
-        let mut backoff = Backoff::new(Duration::from_micros(5));
+        let mut backoff = spinning(Duration::from_micros(5));
         let spins = |backoff: &mut Backoff, waits: u32| {
             let waits = (0..waits).filter(|_| wait(backoff, Step::Yield));
             waits.count() as u32
@@ -162,7 +185,7 @@ mod tests {
         assert_eq!(spins(&mut backoff, 1), 1, "it may help again");
         assert_eq!(spins(&mut backoff, RETRY), 0, "it did not");
         // Long enough for any machine to find the wait within the spin.
-        backoff.spin = Duration::from_secs(60);
+        backoff.awake.spin = Duration::from_secs(60);
         assert!(wait(&mut backoff, Step::Spin));
         assert!(wait(&mut backoff, Step::Spin), "it did");
         backoff.reset();
@@ -171,9 +194,14 @@ mod tests {
 
     #[test]
     fn where_every_rank_has_a_core_a_wait_stays_awake_until_somebody_could_have_been_woken() {
-        let mut backoff = Backoff::new(Duration::from_nanos(1));
+        let mut backoff = Backoff::new(Awake::new(1.0, 2));
         for _ in 0..2 {
             let began = Instant::now();
+            assert_eq!(
+                backoff.next(),
+                Step::Yield,
+                "its threads are more than that"
+            );
             while backoff.next() != Step::Park {}
             assert!(began.elapsed() >= AWAKE);
             backoff.reset();
@@ -181,11 +209,25 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_budget_yields_at_once_and_a_bounded_number_of_times() {
-        let mut backoff = Backoff::new(Duration::ZERO);
+    fn where_ranks_have_no_core_each_they_yield_at_once_and_a_bounded_number_of_times() {
+        let mut backoff = Backoff::new(Awake::new(0.5, 1));
         let yields = std::iter::from_fn(|| Some(backoff.next()))
             .take_while(|step| *step == Step::Yield)
             .count();
         assert_eq!(yields, YIELDS as usize);
+    }
+
+    #[test]
+    fn threads_spin_where_each_has_a_core() {
+        let awake = |cores, threads| {
+            let Awake { spin, yields } = Awake::new(cores, threads);
+            (spin > Duration::ZERO, yields > Duration::ZERO)
+        };
+        assert_eq!(awake(1.0, 1), (true, true));
+        assert_eq!(awake(1.0 - 1e-9, 1), (true, true), "sums of shares");
+        assert_eq!(awake(1.0, 2), (false, true));
+        assert_eq!(awake(2.5, 2), (true, true));
+        assert_eq!(awake(0.99, 1), (false, false));
+        assert_eq!(awake(f64::INFINITY, 2), (true, true), "no rank works");
     }
 }

@@ -11,7 +11,7 @@ mod monitor;
 mod parker;
 mod process;
 
-pub use backoff::{Backoff, Step, spin_budget};
+pub use backoff::{Awake, Backoff, Step};
 pub use desk::{Desk, Seen};
 pub use gauge::Gauge;
 pub use lease::{Lease, LeaseUse, can_lease, this_thread};
