@@ -24,8 +24,8 @@ use super::session::Session;
 use super::{BenchArgs, Error, table, text};
 use crate::output;
 
-/// Pause before a lap with parked ranks: many times what a rank spins and yields before it sleeps.
-const PAUSE: Duration = Duration::from_micros(300);
+/// Pause before a lap with parked ranks: twice what a rank stays awake for at most.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Laps of a round, unless `--count` says how many.
 const LAPS: u64 = 1000;

@@ -114,13 +114,17 @@ impl<'h> Inline<'h> {
             doorbell,
             cores,
         } = started;
+        let awake = match state.engine.topology.is_relay() {
+            true => Awake::new(cores, 1), // it waits for as long as nobody sends
+            false => Awake::new(cores, 1).learning(),
+        };
         Self(Rc::new(Place {
             state: RefCell::new(state),
             handlers: RefCell::default(),
             park: RefCell::new(park),
             doorbell,
             cores,
-            backoff: RefCell::new(Backoff::new(Awake::new(cores, 1))),
+            backoff: RefCell::new(Backoff::new(awake)),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),
@@ -248,7 +252,7 @@ impl<'h> Inline<'h> {
         patience: &mut Patience,
     ) -> Result<Option<T>> {
         let wait_is_over = || self.0.backoff.borrow_mut().reset();
-        wait_is_over(); // that of another call
+        self.0.backoff.borrow_mut().begin();
         loop {
             let mut state = self.state(what)?;
             if let Some(value) = done(&mut state)? {

@@ -124,6 +124,12 @@ impl Looking {
     /// There was something to do: the next wait begins anew.
     pub fn reset(&mut self) {
         self.backoff.reset();
+        self.begin();
+    }
+
+    /// A wait begins, whatever has become of the last one.
+    pub fn begin(&mut self) {
+        self.backoff.begin();
         (self.fruitless, self.fresh) = (0, 0);
         self.nap = FIRST_NAP;
     }

@@ -449,8 +449,8 @@ impl SharedEngine {
         let mut looking = turn
             .looking
             .take()
-            .unwrap_or_else(|| Looking::new(self.awake));
-        looking.reset();
+            .unwrap_or_else(|| Looking::new(self.awake.learning()));
+        looking.begin();
         let mut patience = Patience::default();
         // First whether it is done, then whether the job has failed: who has got what this waits
         // for may end at once, and is no failure of this call.

@@ -12,6 +12,13 @@ const SPIN: Duration = Duration::from_micros(3);
 /// other asleep, and go on so for ever.
 const AWAKE: Duration = Duration::from_micros(30);
 
+/// How long at most, where what is waited for keeps coming a little later than that.
+const MOST_AWAKE: Duration = if cfg!(trihop_shuttle) {
+    AWAKE
+} else {
+    Duration::from_micros(500)
+};
+
 /// Part of a core that does not count: shares of cores are no exact numbers.
 const ROUNDING: f64 = 1e-3;
 
@@ -30,8 +37,10 @@ const YIELDS: u32 = if cfg!(trihop_shuttle) { 1 } else { 20 };
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Awake {
     spin: Duration,
-    /// Yields go on for as long.
+    /// Yields go on for as long,
     yields: Duration,
+    /// and at most for as long.
+    most: Duration,
 }
 
 impl Awake {
@@ -43,10 +52,22 @@ impl Awake {
             true => time,
             false => Duration::ZERO,
         };
+        let yields = where_enough(1, AWAKE);
         Self {
             spin: where_enough(threads, SPIN),
-            yields: where_enough(1, AWAKE),
+            yields,
+            most: yields,
         }
+    }
+
+    /// Where sleeps are short it stays awake for longer the next time, so that nobody has to be
+    /// woken for what comes soon: for threads that have nothing else to do until it does.
+    pub fn learning(self) -> Self {
+        let most = match self.yields.is_zero() {
+            true => Duration::ZERO,
+            false => MOST_AWAKE,
+        };
+        Self { most, ..self }
     }
 }
 
@@ -70,8 +91,9 @@ pub struct Backoff {
     /// When the spin of this wait began.
     began: Option<Instant>,
     yields: u32,
-    /// When they began, where they go on for some time.
+    /// When they began, where they go on for some time: for how long.
     yields_since: Option<Instant>,
+    window: Duration,
     /// Spins in a row that have brought nothing.
     fruitless: u32,
     /// Waits in a row that have left it out.
@@ -86,6 +108,7 @@ impl Backoff {
             began: None,
             yields: 0,
             yields_since: None,
+            window: awake.yields,
             fruitless: 0,
             left_out: 0,
         }
@@ -111,7 +134,7 @@ impl Backoff {
             return Step::Yield;
         }
         match self.yields_since {
-            Some(since) if since.elapsed() < self.awake.yields => Step::Yield,
+            Some(since) if since.elapsed() < self.window => Step::Yield,
             _ => Step::Park,
         }
     }
@@ -119,6 +142,25 @@ impl Backoff {
     /// There was something to do: the next wait begins anew.
     #[inline]
     pub fn reset(&mut self) {
+        if let Some(since) = self.yields_since {
+            self.learn(since.elapsed());
+        }
+        self.begin();
+    }
+
+    /// So long after the first yield there was something to do.
+    fn learn(&mut self, waited: Duration) {
+        let Awake { yields, most, .. } = self.awake;
+        if waited > most {
+            self.window = (self.window / 2).max(yields);
+        } else if waited > self.window {
+            self.window = (2 * self.window).min(most);
+        }
+    }
+
+    /// A wait begins, whatever has become of the last one.
+    #[inline]
+    pub fn begin(&mut self) {
         if self.yields == 0 {
             // Not waited at all, or no longer than a spin.
             if self.began.take().is_some() {
@@ -144,8 +186,8 @@ mod tests {
 
     /// As where there is a core for each thread, with a spin of this length.
     fn spinning(spin: Duration) -> Backoff {
-        let yields = AWAKE;
-        Backoff::new(Awake { spin, yields })
+        let (yields, most) = (AWAKE, AWAKE);
+        Backoff::new(Awake { spin, yields, most })
     }
 
     #[test]
@@ -220,7 +262,7 @@ mod tests {
     #[test]
     fn threads_spin_where_each_has_a_core() {
         let awake = |cores, threads| {
-            let Awake { spin, yields } = Awake::new(cores, threads);
+            let Awake { spin, yields, .. } = Awake::new(cores, threads);
             (spin > Duration::ZERO, yields > Duration::ZERO)
         };
         assert_eq!(awake(1.0, 1), (true, true));
@@ -229,5 +271,51 @@ mod tests {
         assert_eq!(awake(2.5, 2), (true, true));
         assert_eq!(awake(0.99, 1), (false, false));
         assert_eq!(awake(f64::INFINITY, 2), (true, true), "no rank works");
+    }
+
+    #[test]
+    fn who_is_woken_soon_stays_awake_for_longer_up_to_a_bound() {
+        let mut backoff = Backoff::new(Awake::new(1.0, 1).learning());
+        let learned = |backoff: &mut Backoff, waited| {
+            backoff.learn(waited);
+            backoff.window
+        };
+        assert_eq!(learned(&mut backoff, AWAKE), AWAKE, "it was awake");
+        assert_eq!(learned(&mut backoff, 2 * AWAKE), 2 * AWAKE);
+        assert_eq!(
+            learned(&mut backoff, 2 * AWAKE),
+            2 * AWAKE,
+            "that is enough"
+        );
+        let soon = MOST_AWAKE;
+        (0..10).for_each(|_| backoff.learn(soon));
+        assert_eq!(backoff.window, MOST_AWAKE);
+        let late = MOST_AWAKE + Duration::from_nanos(1);
+        assert_eq!(learned(&mut backoff, late), MOST_AWAKE / 2);
+        (0..10).for_each(|_| backoff.learn(late));
+        assert_eq!(backoff.window, AWAKE);
+        for awake in [Awake::new(1.0, 1), Awake::new(0.5, 1).learning()] {
+            let mut backoff = Backoff::new(awake);
+            let before = backoff.window;
+            assert_eq!(learned(&mut backoff, soon), before);
+        }
+    }
+
+    #[test]
+    fn a_wait_that_ends_without_anything_to_do_teaches_nothing() {
+        let mut backoff = Backoff::new(Awake::new(1.0, 1).learning());
+        let (sleep, mut window) = (2 * AWAKE, AWAKE);
+        for teaches in [false, true] {
+            while backoff.next() != Step::Park {}
+            std::thread::sleep(sleep);
+            match teaches {
+                true => backoff.reset(),
+                false => backoff.begin(),
+            }
+            // Where the sleep was longer than it should be, it says that there is no hurry.
+            window = if teaches { backoff.window } else { window };
+            assert_eq!(backoff.window, window);
+            assert_eq!(backoff.yields_since, None);
+        }
     }
 }
