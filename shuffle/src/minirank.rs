@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::cores::{Before, keep_to};
 use trihop_transport::sync::{spawn_scoped, thread};
 use trihop_transport::topology::{Rank, Topology};
@@ -252,7 +253,8 @@ struct Endpoints {
 impl Endpoints {
     fn start(options: Options, bootstrap: Box<dyn Bootstrap>, ranks: u32) -> Result<Self> {
         let ranks = checked(ranks)?;
-        let cores = Cores::of(&options, bootstrap.topology(), ranks)?;
+        let is_bound = is_bound(bootstrap.launcher());
+        let cores = Cores::of(&options, bootstrap.topology(), ranks, is_bound)?;
         let mut started = JobState::start_minis(options, bootstrap, ranks)?;
         let mut host = started.pop().expect("a process has a host");
         let stop = Arc::new(Stop::new(Arc::clone(&host.state.bell)));

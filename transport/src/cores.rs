@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Error, Result};
+use crate::masked;
 use crate::sync::{PoisonError, StaticMutex, available_parallelism};
 
 /// How long the number of cores counts as known.
@@ -48,6 +49,19 @@ pub fn keep_to(cores: &[usize]) -> Result<Before> {
     Ok(Before(before))
 }
 
+/// Where a thread might run before [`keep_to`].
+pub struct Before(CpuSet);
+
+impl Before {
+    /// Lets the calling thread run there again.
+    pub fn restore(self) {
+        // The kernel refuses only cores that are gone meanwhile.
+        if let Err(error) = sched_setaffinity(None, &self.0) {
+            tracing::debug!(%error, "a thread stays on its core");
+        }
+    }
+}
+
 /// Cores that this process may use, as many as its control group allows. What that allows takes some
 /// twenty system calls to find out: the jobs that an agent starts one after the other share them,
 /// until the set of cores is another one, or a second is over, since nothing tells of another
@@ -65,25 +79,53 @@ pub fn count() -> usize {
     }
 }
 
-/// Ranks that run on the cores of this process. Launchers bind processes to cores, each to its own
-/// or some to the same ones: so many of a process's ranks count as of its cores are these.
-#[derive(Debug)]
-pub struct Crowd {
-    /// The cores of this process; none where the kernel does not say.
-    own: Vec<usize>,
-    ranks: f64,
+/// How many cores the control group of this process allows at a time, where that is fewer than there
+/// are. Who is bound to fewer cores is told of these alone, so a thread without that bond is asked.
+fn allowance() -> Option<usize> {
+    let ask = || {
+        let _ = keep_to_any();
+        let cores = available_parallelism().map_or(usize::MAX, usize::from);
+        Some(cores).filter(|&cores| cores < allowed().map_or(usize::MAX, |all| all.len()))
+    };
+    masked::spawn("trihop-cores", ask).ok()?.join().ok()?
 }
 
-impl Crowd {
+/// Lets the calling thread, and processes that it starts from now on, run on all cores that the
+/// kernel lets it have.
+///
+/// # Errors
+/// [`Error::System`] where the kernel does not allow that.
+pub fn keep_to_any() -> Result<Before> {
+    keep_to(&Vec::from_iter(0..CpuSet::MAX_CPU))
+}
+
+/// Ranks that share the cores of this process. Launchers bind processes to cores, each to its own or
+/// several to the same ones: a rank of another process counts by the share of its cores that are
+/// also ours.
+#[derive(Debug)]
+pub struct CoreShare {
+    /// The cores of this process; none where the kernel does not say.
+    own: Vec<usize>,
+    /// Those that share them.
+    ranks: f64,
+    /// All that are known.
+    all: f64,
+    /// Cores that all of them may use at a time.
+    allowance: f64,
+}
+
+impl CoreShare {
     /// So many ranks, of this process.
     pub fn of(ranks: u32) -> Self {
         Self {
             own: allowed().unwrap_or_default(),
             ranks: ranks.into(),
+            all: ranks.into(),
+            allowance: f64::INFINITY,
         }
     }
 
-    /// As many ranks of another process of this machine.
+    /// Adds `ranks` ranks of another process of this machine, as its first thread is bound.
     pub fn add(&mut self, process: u32, ranks: u32) {
         let process = i32::try_from(process).ok().and_then(Pid::from_raw);
         let set = process.and_then(|id| sched_getaffinity(Some(id)).ok());
@@ -98,29 +140,29 @@ impl Crowd {
             _ => 1.0,
         };
         self.ranks += f64::from(ranks) * share;
+        self.all += f64::from(ranks);
     }
 
     /// There are `all` ranks for each `known` that were added, spread like these.
     pub fn grow(&mut self, all: u32, known: u32) {
-        self.ranks *= f64::from(all) / f64::from(known.max(1));
+        let times = f64::from(all) / f64::from(known.max(1));
+        self.ranks *= times;
+        self.all *= times;
     }
 
     /// Cores that there are for each of them.
-    pub fn cores_each(&self) -> f64 {
-        count() as f64 / self.ranks
-    }
-}
-
-/// Where a thread might run before [`keep_to`].
-pub struct Before(CpuSet);
-
-impl Before {
-    /// Lets the calling thread run there again.
-    pub fn restore(self) {
-        // The kernel refuses only cores that are gone meanwhile.
-        if let Err(error) = sched_setaffinity(None, &self.0) {
-            tracing::debug!(%error, "a thread stays on its core");
+    pub fn cores_each(mut self) -> f64 {
+        // Where nobody is bound, the number of own cores is bounded by it.
+        if self.ranks < self.all
+            && let Some(allowance) = allowance()
+        {
+            self.allowance = allowance as f64;
         }
+        self.least(count())
+    }
+
+    fn least(&self, own: usize) -> f64 {
+        (own as f64 / self.ranks).min(self.allowance / self.all)
     }
 }
 
@@ -152,55 +194,79 @@ mod tests {
     }
 
     /// Ranks of a process with these cores, beside others with one rank each and these.
-    fn crowd(own: &[usize], others: &[&[usize]]) -> f64 {
-        let mut crowd = Crowd {
+    fn share(own: &[usize], others: &[&[usize]]) -> f64 {
+        let mut share = CoreShare {
             own: own.to_vec(),
-            ranks: 1.0,
+            ..CoreShare::of(1)
         };
         let others = others.iter().map(|cores| set(cores));
-        others.for_each(|of| crowd.join(Some(&of), 1));
-        crowd.ranks
+        others.for_each(|of| share.join(Some(&of), 1));
+        share.ranks
     }
 
     #[test]
     fn ranks_count_where_they_may_run() {
         let all = [0, 1, 2, 3];
         assert_eq!(
-            crowd(&all, &[&all, &all, &all, &all]),
+            share(&all, &[&all, &all, &all, &all]),
             5.0,
             "nobody is bound"
         );
-        assert_eq!(crowd(&[1], &[&[0], &[2], &[3]]), 1.0, "each has its core");
-        assert_eq!(crowd(&[1], &[&[1], &[2]]), 2.0, "two are bound to one core");
+        assert_eq!(share(&[1], &[&[0], &[2], &[3]]), 1.0, "each has its core");
+        assert_eq!(share(&[1], &[&[1], &[2]]), 2.0, "two are bound to one core");
         assert_eq!(
-            crowd(&[0, 1], &[&[0, 1], &[2, 3], &[2, 3]]),
+            share(&[0, 1], &[&[0, 1], &[2, 3], &[2, 3]]),
             2.0,
             "by socket"
         );
-        assert_eq!(crowd(&[1], &[&all]), 1.25, "one of them is not bound");
-        assert_eq!(crowd(&all, &[&[2]]), 2.0);
+        assert_eq!(share(&[1], &[&all]), 1.25, "one of them is not bound");
+        assert_eq!(share(&all, &[&[2]]), 2.0);
     }
 
     #[test]
     fn ranks_of_processes_that_hide_their_cores_may_run_anywhere() {
-        let mut crowd = Crowd::of(1);
-        crowd.add(0, 2);
-        crowd.add(u32::MAX, 3);
-        assert_eq!(crowd.ranks, 6.0);
-        crowd.own.clear();
-        crowd.join(Some(&set(&[2])), 1);
-        assert_eq!(crowd.ranks, 7.0);
-        crowd.grow(8, 2);
-        assert_eq!(crowd.ranks, 28.0);
+        let mut share = CoreShare::of(1);
+        share.add(0, 2);
+        share.add(u32::MAX, 3);
+        assert_eq!(share.ranks, 6.0);
+        share.own.clear();
+        share.join(Some(&set(&[2])), 1);
+        assert_eq!(share.ranks, 7.0);
+        share.grow(8, 2);
+        assert_eq!(share.ranks, 28.0);
     }
 
     #[test]
     fn a_process_of_this_machine_is_asked_for_its_cores() {
-        let (mut crowd, cores) = (Crowd::of(1), count());
-        assert_eq!(crowd.cores_each(), cores as f64);
+        let (mut share, cores) = (CoreShare::of(1), count());
+        assert_eq!(share.least(cores), cores as f64);
         // This process is another one's as well.
-        crowd.add(std::process::id(), cores as u32);
-        assert_eq!(crowd.ranks, (cores + 1) as f64);
-        assert!(crowd.cores_each() < 1.0);
+        share.add(std::process::id(), cores as u32);
+        assert_eq!(share.ranks, (cores + 1) as f64);
+        assert!(share.cores_each() < 1.0);
+        assert_eq!(
+            CoreShare::of(0).cores_each(),
+            f64::INFINITY,
+            "no rank works"
+        );
+    }
+
+    #[test]
+    fn what_a_control_group_allows_is_for_all_ranks() {
+        let mut share = CoreShare {
+            own: vec![3],
+            allowance: 2.0,
+            ..CoreShare::of(1)
+        };
+        (4..11).for_each(|core| share.join(Some(&set(&[core])), 1));
+        assert_eq!(share.least(1), 0.25, "eight of them, each on its core");
+        share.allowance = f64::INFINITY;
+        assert_eq!(share.least(1), 1.0);
+        // Whoever is bound here knows as much as who is not.
+        let own = allowed().unwrap();
+        let before = keep_to(&own[..1]).unwrap();
+        let bound = allowance();
+        before.restore();
+        assert_eq!(bound, allowance());
     }
 }

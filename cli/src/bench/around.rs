@@ -242,8 +242,9 @@ fn has_core(job: &Job<'_>) -> bool {
         Launcher::Local | Launcher::Agent => job.topology().endpoints(),
         _ => job.topology().places(),
     };
-    is_bound()
-        || std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ends as usize)
+    // Relays are beside those that are bound.
+    let is_alone = is_bound(job.launcher()) && !job.topology().has_relays();
+    is_alone || std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ends as usize)
 }
 
 /// Runs the benchmark on the ranks of this process.

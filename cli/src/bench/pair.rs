@@ -3,6 +3,7 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trihop::Job;
+use trihop::transport::bootstrap::local::is_bound;
 
 use super::Error;
 use super::random::Random;
@@ -24,6 +25,18 @@ pub(crate) fn other(job: &Job<'_>, bench: &'static str) -> Result<u32, Error> {
         return Err(Error::Shape(why));
     }
     Ok(1 - job.rank().0)
+}
+
+/// Refuses ranks that are bound to a core each: a benchmark whose two ranks, and whatever they are
+/// compared with, keep to cores themselves would find one where there are two.
+pub(crate) fn check_unbound(job: &Job<'_>, bench: &str) -> Result<(), Error> {
+    if !is_bound(job.launcher()) || Cores::find().is_some() {
+        return Ok(());
+    }
+    let why = format!(
+        "{bench} keeps to cores itself: start it by `trihop bench {bench}`, or under `trihop run --bind-to none`"
+    );
+    Err(Error::Shape(why))
 }
 
 /// Two cores, one for each of a pair.

@@ -29,7 +29,7 @@ ENVIRONMENT OF A RANK
   TRIHOP_PROGRESS_FD                           rank 0, where the launcher has a terminal: a pipe
                                                that takes lines `DONE TOTAL` of bytes for a bar
   TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
-  TRIHOP_BOUND=1                               it is bound to cores that no other rank has
+  TRIHOP_BOUND=1                               it is bound to cores of its own (see --bind-to)
   TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)
   TRIHOP_AGENT, TRIHOP_AGENT_PLACE             its agent (only with --seat agent)
@@ -147,7 +147,7 @@ enum Seat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum BindTo {
     /// Where every rank has a core: each process to its share of the cores that the launcher may
-    /// use. Else to none. Agents are not bound
+    /// use, in the order of their numbers. Else to none. Agents are not bound
     Cores,
     /// To none
     None,
@@ -311,7 +311,7 @@ pub struct LaunchSpec {
     pub agent_under: Vec<String>,
     /// Ranks that each process hosts. Default 1.
     pub minis: u32,
-    /// Where every rank has a core, each process is bound to its share of them. Default yes.
+    /// Where every rank has a core, each process is bound to its share of them. Default no.
     pub binds: bool,
     /// The ranks are the agents of one node, which this is: they are called so, no node is
     /// simulated, and each takes all signals itself. Default no.
@@ -334,7 +334,7 @@ impl LaunchSpec {
             agents: 0,
             agent_under: Vec::new(),
             minis: 1,
-            binds: true,
+            binds: false,
             are_agents: false,
             says_why: false,
         }

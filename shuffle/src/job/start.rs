@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
-use trihop_transport::cores::Crowd;
+use trihop_transport::cores::CoreShare;
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
 use trihop_transport::park::ProcessWatch;
@@ -165,7 +165,10 @@ impl JobState {
             let deadline = Instant::now() + options.bootstrap_timeout();
             process.keep(&topology, cookie, early);
             let (met, watches) = process.meet(&topology, &doorbells, cookie, deadline)?;
-            let cores = crowd(&topology, &watches, options.loopback).cores_each();
+            // Agents are not bound.
+            let is_bound = is_bound(launcher) && !topology.has_agents();
+            let is_spread = options.loopback && !is_bound;
+            let cores = core_share(&topology, &watches, is_spread).cores_each();
             let host = NodeExchange::of(Arc::clone(&process), watches);
             let mut lives = Lives::new(met.clone(), &topology);
             // Whoever has met the others has fetched its share.
@@ -180,7 +183,7 @@ impl JobState {
                 }
                 watch.start(&options, &topology, &secret, &host, &mut lives)?;
             }
-            // Simulated nodes share this machine's cores.
+            // Simulated nodes share this machine's memory.
             let neighbours = if options.loopback {
                 topology.endpoints()
             } else {
@@ -292,9 +295,13 @@ impl JobState {
     }
 }
 
-/// The endpoints that run on the cores of this process, of this node and, where all nodes are on one
-/// machine, of the others; `watches` are of the node's other processes.
-fn crowd(topology: &Topology, watches: &[(EndpointId, ProcessWatch)], loopback: bool) -> Crowd {
+/// The endpoints that share the cores of this process; `watches` are of the node's other processes.
+/// Where those of other nodes are spread over the same cores, they share them as these do.
+fn core_share(
+    topology: &Topology,
+    watches: &[(EndpointId, ProcessWatch)],
+    is_spread: bool,
+) -> CoreShare {
     // Between the ranks of one node nothing goes by the agent.
     let is_idle = topology.has_agents() && topology.nodes() == 1;
     let ends_with = |end: EndpointId| match topology.has_agents() {
@@ -304,14 +311,14 @@ fn crowd(topology: &Topology, watches: &[(EndpointId, ProcessWatch)], loopback: 
             ranks + u32::from(topology.has_relays())
         }
     };
-    let mut crowd = Crowd::of(ends_with(topology.endpoint()));
+    let mut share = CoreShare::of(ends_with(topology.endpoint()));
     for (end, watch) in watches {
-        crowd.add(watch.pid(), ends_with(*end));
+        share.add(watch.pid(), ends_with(*end));
     }
-    if loopback && !is_bound() {
-        crowd.grow(topology.endpoints(), topology.places());
+    if is_spread {
+        share.grow(topology.endpoints(), topology.places());
     }
-    crowd
+    share
 }
 
 /// A page for each endpoint of this process, or none: a job goes on where it cannot be seen.
@@ -344,16 +351,34 @@ mod tests {
 
     use super::*;
 
+    fn cores(topology: &Topology, watches: &[(EndpointId, ProcessWatch)], is_spread: bool) -> f64 {
+        core_share(topology, watches, is_spread).cores_each()
+    }
+
     #[test]
     fn ranks_of_simulated_nodes_share_the_cores_of_this_machine() {
-        let fits =
-            |topology: &Topology, loopback| crowd(topology, &[], loopback).cores_each() >= 1.0;
         let nodes = Topology::from_node_sizes(&[1; 5000], Rank(7)).unwrap();
-        assert!(fits(&nodes, false));
-        assert!(!fits(&nodes, true));
-        // On two nodes the agents pass on what goes between them, on one they sleep.
-        let job = Topology::from_node_sizes(&[1], Rank(0)).unwrap();
-        let at_agent = job.with_agents(&[5000]).unwrap();
-        assert!(fits(&at_agent, true), "the agent has nothing to do");
+        let alone = cores(&nodes, &[], false);
+        assert!(alone >= 1.0);
+        assert_eq!(cores(&nodes, &[], true), alone / 5000.0);
+    }
+
+    #[test]
+    fn all_endpoints_of_a_node_count_but_agents_that_have_nothing_to_do() {
+        let here = || ProcessWatch::open(std::process::id()).unwrap();
+        let other = |end| [(EndpointId(end), here())];
+        let two = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
+        let alone = cores(&two, &[], false);
+        assert_eq!(cores(&two, &other(1), false), alone / 2.0);
+        // Two processes of three mini-ranks each, and their relays.
+        let minis = two.with_relays(3).unwrap();
+        assert_eq!(cores(&minis, &other(3), false), alone / 8.0);
+        for (nodes, relays) in [(1, 0.0), (2, 1.0)] {
+            let agents = Topology::from_node_sizes(&vec![1; nodes], Rank(0)).unwrap();
+            let job = agents.with_agents(&vec![1; nodes]).unwrap();
+            let rank = job.seen_by(EndpointId(0)).unwrap();
+            let agent = other(nodes as u32);
+            assert_eq!(cores(&rank, &agent, false), alone / (1.0 + relays));
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Which core each thread of a process with mini-ranks keeps to.
 
-use trihop_transport::bootstrap::local::is_bound;
 use trihop_transport::cores::{Before, allowed, keep_to};
 use trihop_transport::topology::Topology;
 
@@ -11,19 +10,24 @@ use crate::error::{Error, Result};
 pub(super) struct Cores(Vec<usize>);
 
 impl Cores {
-    /// What the options ask for, of a process with so many ranks among `processes`; none by
-    /// default.
+    /// What the options ask for, of a process with so many ranks among `processes`, which may be
+    /// bound to cores that no other one has; none by default.
     ///
     /// # Errors
     /// They are too few.
-    pub fn of(options: &Options, processes: &Topology, ranks: u32) -> Result<Option<Self>> {
+    pub fn of(
+        options: &Options,
+        processes: &Topology,
+        ranks: u32,
+        is_bound: bool,
+    ) -> Result<Option<Self>> {
         let Some(which) = options.minirank_cores else {
             return Ok(None);
         };
         // Simulated nodes are one machine.
         let (place, here) = match (which, options.loopback) {
             (MinirankCores::Own, _) => (0, 1),
-            _ if is_bound() => (0, 1),
+            _ if is_bound => (0, 1),
             (MinirankCores::Shared, true) => (processes.rank().0, processes.size()),
             (MinirankCores::Shared, false) => (processes.local_rank(), processes.local_size()),
         };

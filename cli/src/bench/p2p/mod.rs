@@ -72,6 +72,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
             "p2p is between two ranks of two nodes; `ring` is within one".into(),
         ));
     }
+    pair::check_unbound(&job, "p2p")?;
     let cores = Cores::find().filter(|cores| cores.keep_to(job.rank().0));
     let mut wire = Wire::connect(&job, other, &options)?;
     let mut yardstick = Yardstick {

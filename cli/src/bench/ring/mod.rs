@@ -87,6 +87,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
             "ring is between two ranks of one node; `p2p` is between nodes".into(),
         ));
     }
+    pair::check_unbound(&job, "ring")?;
     let pinned = pair::Cores::find().is_some_and(|cores| cores.keep_to(job.rank().0));
     let largest = sizes.iter().copied().max().unwrap_or(8);
     let mut ends = Ends::exchange(&job, other, largest)?;

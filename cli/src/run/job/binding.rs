@@ -44,6 +44,10 @@ mod tests {
 
     #[test]
     fn more_ranks_than_cores_are_not_bound() {
+        if keep_to(&allowed().unwrap()).is_err() {
+            eprintln!("skipped: nobody may be bound to cores here");
+            return;
+        }
         let cores = allowed().unwrap().len().min(count());
         assert_eq!(shares(cores, 1).len(), cores);
         for (processes, minis) in [(cores + 1, 1), (1, cores as u32 + 1), (2, u32::MAX)] {

@@ -1,7 +1,6 @@
 //! How the processes of a job are started: ranks, and agents beside them.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use trihop::agent;
@@ -35,10 +34,8 @@ impl Job {
         let progress = progress.filter(|_| rank == 0);
         let progress = progress.map(|pipe| (crate::progress::VARIABLE, pipe.as_fd()));
         let name = rank.to_string();
-        let bound = self.cores.get(rank).map(|cores| keep_to(cores));
-        let bound = bound.transpose();
-        let bound =
-            bound.map_err(|e| Error::system("binding a rank to cores", io::Error::other(e)))?;
+        // Where a core has gone since, the rank starts without that.
+        let bound = self.cores.get(rank).and_then(|cores| keep_to(cores).ok());
         if bound.is_some() {
             environment.push((ENV_BOUND.into(), "1".into()));
         }

@@ -65,7 +65,7 @@ pub(super) struct Owner {
     first_epoch: u32,
     /// Those who are lost, and of whom nothing more counts.
     gone: Vec<Loss>,
-    /// Bytes that were got since [`Owner::has_room_for_more`] last said so.
+    /// Bytes that were got since [`Owner::take_step`] has last taken one.
     got_bytes: usize,
 }
 
@@ -276,13 +276,13 @@ impl Owner {
         message
     }
 
-    /// Whether so much was got that who sends more could go on: told once.
-    pub fn has_room_for_more(&mut self) -> bool {
-        let is_much = self.got_bytes >= STEP_BYTES;
-        if is_much {
+    /// Whether a step was got since it last was: those who send could go on.
+    pub fn take_step(&mut self) -> bool {
+        let is_step = self.got_bytes >= STEP_BYTES;
+        if is_step {
             self.got_bytes = 0;
         }
-        is_much
+        is_step
     }
 
     fn open(&mut self, (rank, number): (u32, u32), channel: u32, epoch: u32) {

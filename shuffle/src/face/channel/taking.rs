@@ -46,11 +46,11 @@ impl<S: Seat> Port<S> {
         let Descriptor { number, epoch, .. } = self.descriptor();
         let (message, goes_on) = channels.at_owner(|owner: &mut Owner| {
             let message = owner.get_now((number, epoch), most, || office.now_ns());
-            (message, owner.has_room_for_more())
+            (message, owner.take_step())
         });
         if goes_on {
-            // Who sends more would stand still until nothing is left to be got. A failure is the
-            // next call's: this one has a message.
+            // Else senders would wait until the channel is empty. A failure is the next call's: this
+            // one has a message.
             let _ = channels.handle.seat.progress_in_passing();
         }
         Ok(message)

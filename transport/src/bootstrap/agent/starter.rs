@@ -11,6 +11,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::process::{Resource, getrlimit};
 
 use super::{ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, failed};
+use crate::bootstrap::local::ENV_BOUND;
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{DescriptorListener, wait_for_any};
 use crate::sync::sleep;
@@ -88,7 +89,7 @@ impl Starter {
         agent.args(words).env(ENV_AGENT, &self.name);
         // It is no task of this rank's launcher, and the next agent of other jobs too.
         agent.env("TRIHOP_LAUNCHER", "single");
-        for name in [ENV_JOB, ENV_NODES, ENV_PLACE] {
+        for name in [ENV_JOB, ENV_NODES, ENV_PLACE, ENV_BOUND] {
             agent.env_remove(name);
         }
         agent.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -166,9 +167,15 @@ fn detach(highest: i32) -> std::io::Result<()> {
         -1 => Err(std::io::Error::last_os_error()),
         result => Ok(result),
     };
-    // SAFETY: system calls on integers. The flag leaves what is open to `exec`, which closes it.
+    // SAFETY: system calls on integers and a set on the stack, in which all bits may be set. The flag
+    // leaves what is open to `exec`, which closes it.
     unsafe {
         checked(libc::setsid())?;
+        // An agent serves all ranks of its node: it is not bound as the one that starts it. Where
+        // that is refused, it works all the same.
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        std::ptr::from_mut(&mut all).write_bytes(0xff, 1);
+        libc::sched_setaffinity(0, size_of_val(&all), &raw const all);
         let flag = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
         if libc::syscall(libc::SYS_close_range, 3, libc::c_int::MAX, flag) == -1 {
             // A kernel before 5.11.

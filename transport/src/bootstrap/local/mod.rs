@@ -26,14 +26,16 @@ pub const ENV_NODE_SIZES: &str = "TRIHOP_NODE_SIZES";
 /// Environment variable: `1` where all nodes are simulated on one machine, so that they talk over
 /// loopback only.
 pub const ENV_LOOPBACK: &str = "TRIHOP_LOOPBACK";
-/// Environment variable: `1` where the launcher has given each process cores of its own.
+/// Environment variable: `1` where the launcher has bound each process to cores of its own.
 pub const ENV_BOUND: &str = "TRIHOP_BOUND";
 
 const NAME: &str = "local";
 
-/// Whether `trihop run` has started this process, on cores that no other one of its job has.
-pub fn is_bound() -> bool {
-    env::var_os(ENV_BOUND).is_some_and(|value| value == "1")
+/// Whether this process is bound to cores that no other one of its job has: by `trihop run`, where
+/// that is the `launcher`, or has started the agents too.
+pub fn is_bound(launcher: Launcher) -> bool {
+    matches!(launcher, Launcher::Local | Launcher::Agent)
+        && env::var_os(ENV_BOUND).is_some_and(|value| value == "1")
 }
 
 /// Connection of one rank to `trihop run`.

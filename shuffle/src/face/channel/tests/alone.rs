@@ -5,6 +5,7 @@ use trihop_transport::sync::Flag;
 use super::super::client::Expects;
 use super::super::wait::Limit;
 use super::*;
+use crate::seat::Seating as _;
 
 fn short(max_message_bytes: usize) -> StreamOptions {
     StreamOptions {
@@ -215,4 +216,28 @@ fn threads_that_share_a_port_have_room_in_their_order() {
     for (rank, outcome) in ranks(2, |_| 0, program) {
         outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
     }
+}
+
+#[test]
+fn gets_make_progress_where_messages_are_there() {
+    let on_rank = |_, bootstrap: Custom| -> Result<u64> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let mine = channels.create(ChannelLimits::default())?;
+        for _ in 0..40 {
+            mine.send(0, &[7; 1000], Return::WhenDeposited, Timeout::Never)?;
+        }
+        let rounds = || channels.handle.seat.look(|job| job.rounds).unwrap_or(0);
+        let before = rounds();
+        for _ in 0..40 {
+            mine.get(Timeout::Never)?;
+        }
+        let made = rounds() - before;
+        drop(mine);
+        end(job, channels)?;
+        Ok(made)
+    };
+    // Of 1,000 bytes and what a message has beside them eight are a step.
+    let outcomes = ranks(1, |_| 0, on_rank);
+    assert_eq!(outcomes, [(0, Ok(5))]);
 }

@@ -87,13 +87,13 @@ fn drained(owner: &mut Owner) -> Vec<u32> {
 const NEVER: u64 = u64::MAX;
 
 #[test]
-fn who_gets_much_hears_that_there_is_room_for_more_once_in_a_step() {
+fn who_gets_much_hears_of_each_step_once() {
     const BYTES: usize = 1000;
     let mut owner = owner(ChannelLimits::default());
     let port = open(&mut owner, 1);
     let (mut rooms, step) = (0, STEP_BYTES.div_ceil(BYTES + MESSAGE_BYTES));
     for number in 1..=10 * step {
-        assert!(!owner.has_room_for_more(), "nothing was got since");
+        assert!(!owner.take_step(), "nothing was got since");
         ask(
             &mut owner,
             1,
@@ -101,7 +101,7 @@ fn who_gets_much_hears_that_there_is_room_for_more_once_in_a_step() {
             BYTES,
         );
         assert_eq!(drained(&mut owner).len(), 1);
-        let has_room = owner.has_room_for_more();
+        let has_room = owner.take_step();
         assert_eq!(has_room, number % step == 0, "after {number} messages");
         rooms += usize::from(has_room);
     }
