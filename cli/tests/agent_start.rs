@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use launched::agents::{ENV_ROLE, has_ended_well, role};
-use launched::{Launched, processes_named, until};
+use launched::{Launched, cores_of, processes_named, until};
 use tempfile::TempDir;
+use trihop::transport::cores::{allowed, keep_to};
 use trihop::{Job, Options, Reduce};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
@@ -31,9 +32,11 @@ impl Starts {
         let name = format!("trihop-test-start-{what}-{}", std::process::id());
         let this = Self { folder, name };
         let script = format!(
-            "#!/bin/sh\necho >>{}\nexec {TRIHOP} agent --ranks {ranks} --nics {nics} \
+            "#!/bin/sh\necho >>{}\nsed -n 's/^Cpus_allowed_list:[[:space:]]*//p' \
+             /proc/self/status >{}\nexec {TRIHOP} agent --ranks {ranks} --nics {nics} \
              --linger-ms {linger_ms} --name {}\n",
             this.count().display(),
+            this.cores().display(),
             this.name
         );
         fs::write(this.command(), script).unwrap();
@@ -47,6 +50,11 @@ impl Starts {
 
     fn count(&self) -> PathBuf {
         self.folder.path().join("count")
+    }
+
+    /// Where it says which cores it may use.
+    fn cores(&self) -> PathBuf {
+        self.folder.path().join("cores")
     }
 
     fn counted(&self) -> usize {
@@ -87,6 +95,27 @@ fn ranks_that_come_at_once_start_one_agent_which_ends_after_them() {
         assert_eq!(starts.counted(), 1);
         until("the agent has ended", || processes_named(&starts.name) == 0);
     }
+}
+
+/// It serves the ranks of all cores.
+#[test]
+fn an_agent_is_not_bound_to_the_cores_of_the_rank_that_starts_it() {
+    let test = "an_agent_is_not_bound_to_the_cores_of_the_rank_that_starts_it";
+    if role().is_some() {
+        return meet(1);
+    }
+    let all = allowed().unwrap();
+    let Ok(before) = keep_to(&all[..1]) else {
+        eprintln!("skipped: nobody may be bound to cores here");
+        return;
+    };
+    let starts = Starts::new("bound", 1, 0);
+    let rank = Launched::start(starts.rank(test, "rank"));
+    before.restore();
+    has_ended_well(&rank.wait(), "the rank");
+    let cores = fs::read_to_string(starts.cores()).unwrap();
+    assert_eq!(cores_of(cores.trim(), &all), all);
+    until("the agent has ended", || processes_named(&starts.name) == 0);
 }
 
 /// With a time to linger of 0 each job may meet the end of the agent of the one before.

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use launched::{Launched, alive, processes_named};
+use launched::{Launched, alive, cores_of, processes_named};
 use trihop::transport::cores::{allowed, count, keep_to};
 
 /// Signals that the launcher hands on to its ranks.
@@ -135,18 +135,6 @@ fn nodes_may_be_unequal() {
     assert_eq!(sizes(&["-n", "4", "--node-sizes", "1,3"]), "[0] 1,3 1");
 }
 
-/// The cores of a list such as `0-2,5` that this process may use: the kernel lists some that are not
-/// there.
-fn cores_of(list: &str, allowed: &[usize]) -> Vec<usize> {
-    let ranges = list.split(',').map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        first.parse::<usize>().unwrap()..=last.parse::<usize>().unwrap()
-    });
-    let ranges: Vec<_> = ranges.collect();
-    let is_in = |core: &&usize| ranges.iter().any(|range| range.contains(*core));
-    allowed.iter().filter(is_in).copied().collect()
-}
-
 #[test]
 fn ranks_are_bound_to_cores_where_these_are_enough() {
     let allowed = allowed().unwrap();
@@ -157,8 +145,7 @@ fn ranks_are_bound_to_cores_where_these_are_enough() {
     let cores = allowed.len().min(count());
     // For each rank, in any order: its cores, and whether it is told that they are its own.
     let ranks = |options: &[&str]| {
-        let script =
-            "echo $(sed -n 's/^Cpus_allowed_list://p' /proc/self/status) ${TRIHOP_BOUND-0}";
+        let script = "echo $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status) ${TRIHOP_BOUND-0}";
         let ended = run(&[&["--no-prefix"], options].concat(), script).wait();
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
         let lines = ended.sorted_lines();

@@ -51,6 +51,18 @@ pub struct Launched {
     deadline: Instant,
 }
 
+/// The cores of a list such as `0-2,5` that this process may use: the kernel lists some that are not
+/// there.
+pub fn cores_of(list: &str, allowed: &[usize]) -> Vec<usize> {
+    let ranges = list.split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<usize>().unwrap()..=last.parse::<usize>().unwrap()
+    });
+    let ranges: Vec<_> = ranges.collect();
+    let is_in = |core: &&usize| ranges.iter().any(|range| range.contains(*core));
+    allowed.iter().filter(is_in).copied().collect()
+}
+
 /// How it ended.
 #[derive(Debug)]
 pub struct Ended {
