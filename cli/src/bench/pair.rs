@@ -1,9 +1,9 @@
 //! What benchmarks between two ranks share: who begins, on which core, what a message holds,
 //! patience, medians.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use trihop::Job;
 use trihop::transport::bootstrap::local::is_bound;
+use trihop::transport::cores::{allowed, keep_to};
 
 use super::Error;
 use super::random::Random;
@@ -45,26 +45,19 @@ pub(crate) fn check_unbound(job: &Job<'_>, bench: &str) -> Result<(), Error> {
 /// there half-way: a round trip is then two switches of context instead of two moves of a cache
 /// line.
 #[derive(Debug, Clone)]
-pub(crate) struct Cores([CpuSet; 2]);
+pub(crate) struct Cores([usize; 2]);
 
 impl Cores {
     /// The first two cores that this thread may use, if there are two.
     pub fn find() -> Option<Self> {
-        let allowed = sched_getaffinity(None).ok()?;
-        let mut cores = (0..CpuSet::MAX_CPU)
-            .filter(|&core| allowed.is_set(core))
-            .map(|core| {
-                let mut set = CpuSet::new();
-                set.set(core);
-                set
-            });
+        let mut cores = allowed().ok()?.into_iter();
         Some(Self([cores.next()?, cores.next()?]))
     }
 
     /// Keeps this thread, and what it starts, on the core of one of the two; whether that is so
     /// now.
     pub fn keep_to(&self, which: u32) -> bool {
-        sched_setaffinity(None, &self.0[which as usize % 2]).is_ok()
+        keep_to(&[self.0[which as usize % 2]]).is_ok()
     }
 }
 
