@@ -62,9 +62,9 @@ impl Before {
     }
 }
 
-/// Cores that this process may use, as many as its control group allows. What that allows takes some
-/// twenty system calls to find out: the jobs that an agent starts one after the other share them,
-/// until the set of cores is another one, or a second is over, since nothing tells of another
+/// Cores that this process may use, as many as its control group allows. What that allows takes
+/// some twenty system calls to find out: the jobs that an agent starts one after the other share
+/// them, until the set of cores is another one, or a second is over, since nothing tells of another
 /// allowance.
 pub fn count() -> usize {
     static KNOWN: StaticMutex<Option<(CpuSet, Instant, usize)>> = StaticMutex::new(None);
@@ -79,28 +79,21 @@ pub fn count() -> usize {
     }
 }
 
-/// How many cores the control group of this process allows at a time, where that is fewer than there
-/// are. Who is bound to fewer cores is told of these alone, so a thread without that bond is asked.
+/// How many cores the control group of this process allows at a time, where that is fewer than
+/// there are. Who is bound to fewer cores is told of these alone, so a thread without that bond is
+/// asked.
 fn allowance() -> Option<usize> {
     let ask = || {
-        let _ = keep_to_any();
+        // Where the kernel refuses that, the thread is told as much as its process would be.
+        let _ = keep_to(&Vec::from_iter(0..CpuSet::MAX_CPU));
         let cores = available_parallelism().map_or(usize::MAX, usize::from);
         Some(cores).filter(|&cores| cores < allowed().map_or(usize::MAX, |all| all.len()))
     };
     masked::spawn("trihop-cores", ask).ok()?.join().ok()?
 }
 
-/// Lets the calling thread, and processes that it starts from now on, run on all cores that the
-/// kernel lets it have.
-///
-/// # Errors
-/// [`Error::System`] where the kernel does not allow that.
-pub fn keep_to_any() -> Result<Before> {
-    keep_to(&Vec::from_iter(0..CpuSet::MAX_CPU))
-}
-
-/// Ranks that share the cores of this process. Launchers bind processes to cores, each to its own or
-/// several to the same ones: a rank of another process counts by the share of its cores that are
+/// Ranks that share the cores of this process. Launchers bind processes to cores, each to its own
+/// or several to the same ones: a rank of another process counts by the share of its cores that are
 /// also ours.
 #[derive(Debug)]
 pub struct CoreShare {

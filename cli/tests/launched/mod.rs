@@ -51,8 +51,8 @@ pub struct Launched {
     deadline: Instant,
 }
 
-/// The cores of a list such as `0-2,5` that this process may use: the kernel lists some that are not
-/// there.
+/// The cores of a list such as `0-2,5` that this process may use: the kernel lists some that are
+/// not there.
 pub fn cores_of(list: &str, allowed: &[usize]) -> Vec<usize> {
     let ranges = list.split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -49,8 +49,8 @@ impl<S: Seat> Port<S> {
             (message, owner.take_step())
         });
         if goes_on {
-            // Else senders would wait until the channel is empty. A failure is the next call's: this
-            // one has a message.
+            // Else senders would wait until the channel is empty. A failure is the next call's:
+            // this one has a message.
             let _ = channels.handle.seat.progress_in_passing();
         }
         Ok(message)

@@ -167,8 +167,8 @@ fn detach(highest: i32) -> std::io::Result<()> {
         -1 => Err(std::io::Error::last_os_error()),
         result => Ok(result),
     };
-    // SAFETY: system calls on integers and a set on the stack, in which all bits may be set. The flag
-    // leaves what is open to `exec`, which closes it.
+    // SAFETY: system calls on integers, and on a set on the stack, in which all bits may be set. The
+    // flag leaves what is open to `exec`, which closes it.
     unsafe {
         checked(libc::setsid())?;
         // An agent serves all ranks of its node: it is not bound as the one that starts it. Where

@@ -91,7 +91,7 @@ fn who_gets_much_hears_of_each_step_once() {
     const BYTES: usize = 1000;
     let mut owner = owner(ChannelLimits::default());
     let port = open(&mut owner, 1);
-    let (mut rooms, step) = (0, STEP_BYTES.div_ceil(BYTES + MESSAGE_BYTES));
+    let (mut steps, step) = (0, STEP_BYTES.div_ceil(BYTES + MESSAGE_BYTES));
     for number in 1..=10 * step {
         assert!(!owner.take_step(), "nothing was got since");
         ask(
@@ -101,11 +101,11 @@ fn who_gets_much_hears_of_each_step_once() {
             BYTES,
         );
         assert_eq!(drained(&mut owner).len(), 1);
-        let has_room = owner.take_step();
-        assert_eq!(has_room, number % step == 0, "after {number} messages");
-        rooms += usize::from(has_room);
+        let is_step = owner.take_step();
+        assert_eq!(is_step, number % step == 0, "after {number} messages");
+        steps += usize::from(is_step);
     }
-    assert_eq!(rooms, 10);
+    assert_eq!(steps, 10);
 }
 
 #[test]
