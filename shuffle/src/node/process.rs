@@ -320,10 +320,10 @@ impl Process {
                         if !error.is_timeout() || Instant::now() >= deadline {
                             return Err(not_arrived(&ranks, &error));
                         }
-                        let gone = |(end, watch): &&(EndpointId, ProcessWatch)| {
-                            missing.contains(&end.0) && watch.has_ended()
-                        };
-                        if let Some((end, _)) = watches.iter().find(gone) {
+                        // Nobody leaves a job that others still come to: also one whose doorbells
+                        // are here is missed, and who owes theirs may have given up for it.
+                        if let Some((end, _)) = watches.iter().find(|(_, watch)| watch.has_ended())
+                        {
                             return Err(ended(topology.rank_of(*end).0));
                         }
                     }
@@ -560,6 +560,28 @@ mod tests {
             assert!(heard.contains("could not start this job"), "{heard}");
             assert!(heard.contains("none is left"), "{heard}");
         }
+    }
+
+    #[test]
+    fn who_waits_for_doorbells_hears_of_one_that_ends_behind_its_own() {
+        let topology = Topology::from_node_sizes(&[3], Rank(1)).unwrap();
+        let name = format!("trihop-ends-{}", std::process::id());
+        let process = Process::new(DescriptorListener::listen(&name, 8).unwrap(), Vec::new());
+        process.look(|shared| shared.arrived.insert((BELLS, 0), Vec::new()));
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        let watches = [
+            (EndpointId(0), ProcessWatch::open(dead.id()).unwrap()),
+            (
+                EndpointId(2),
+                ProcessWatch::open(std::process::id()).unwrap(),
+            ),
+        ];
+        // Rank 2 lives, and hands over nothing: it has given up.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let waited = process.wait_for_bells(&topology, COOKIE, deadline, &watches);
+        let error = waited.unwrap_err().to_string();
+        assert!(error.contains("rank 0 is gone"), "{error}");
+        assert!(dead.wait().unwrap().success());
     }
 
     #[test]
