@@ -8,6 +8,7 @@ use trihop_transport::topology::{Rank, Topology};
 use crate::error::{Error, Result};
 use crate::member::Members;
 use crate::queue::Input;
+use crate::queue::census::{Census, Stand};
 use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
@@ -28,6 +29,8 @@ pub(crate) struct Queues {
     pub lanes: Lanes,
     /// Queues of this rank's links.
     pub remotes: Remotes,
+    /// By which fences end where all ranks of the job are on one node.
+    census: Option<Census>,
     /// Ranks of the job.
     pub size: u32,
     /// Copies of broadcasts' frames that this rank has added.
@@ -66,12 +69,16 @@ impl Queues {
         lanes: Lanes,
         remotes: Remotes,
     ) -> Self {
+        let is_one = topology.nodes() == 1 && !topology.is_relay();
+        let census =
+            is_one.then(|| Census::new(topology.local_size(), topology.place(), lanes.layout()));
         Self {
             route,
             members,
             numbers: EdgeTable::new(),
             lanes,
             remotes,
+            census,
             size: topology.size(),
             topology,
             copies: 0,
@@ -174,6 +181,11 @@ impl Queues {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         self.is_stirred = true;
+        if let Some(census) = &mut self.census
+            && census.is_shown()
+        {
+            census.hide();
+        }
         let own = input == Input::APPLICATION;
         // An endpoint that is away takes nothing, nor does a damaged inbox; `failure` says that.
         let Some(edge) = self
@@ -273,6 +285,77 @@ impl Queues {
     /// The edges to an endpoint that has left are open no more.
     pub fn forget(&mut self, end: EndpointId) {
         self.numbers.remove(end);
+        if let Some(census) = &mut self.census
+            && self.topology.is_here(end)
+        {
+            census.forget(self.topology.place_of(end));
+        }
+    }
+
+    /// Whether fences end by a census.
+    pub fn has_census(&self) -> bool {
+        self.census.is_some()
+    }
+
+    /// A fence that ends by a census begins.
+    pub fn begin_census(&mut self) {
+        if let Some(census) = &mut self.census {
+            census.begin(self.lanes.segments());
+        }
+    }
+
+    /// Whether the census that was begun last is over; `counts` are of records sent and delivered,
+    /// where nothing of the stream waits here.
+    pub fn is_census_over(&mut self, counts: Option<(u64, u64)>) -> bool {
+        let (segments, bells) = (self.lanes.segments(), self.members.bells());
+        let census = self.census.as_mut();
+        census.is_some_and(|census| census.is_over(counts, segments, &bells))
+    }
+
+    /// Whether another rank has found that it is.
+    #[inline]
+    pub fn has_census_ended(&self) -> bool {
+        self.census.as_ref().is_some_and(Census::has_ended)
+    }
+
+    /// So many collective calls of the stream have begun here that are no fences.
+    pub fn tell_census_of_calls(&mut self, calls: u64) {
+        if let Some(census) = &mut self.census {
+            census.call(calls, self.lanes.segments());
+        }
+    }
+
+    /// The rank that has begun another collective call of the stream than the fence that this one
+    /// waits for.
+    pub fn elsewhere_in_census(&self) -> Option<Rank> {
+        let place = self.census.as_ref()?.elsewhere()?;
+        Some(self.topology.rank_of(self.topology.endpoint_at(place)))
+    }
+
+    /// The ranks that stand so with the fence that this one waits for.
+    pub fn standing(&self, stand: Stand) -> impl Iterator<Item = EndpointId> {
+        let stands = self.census.iter().flat_map(Census::stands);
+        let such = (0..).zip(stands).filter(move |(_, of)| *of == stand);
+        such.map(|(place, _)| self.topology.endpoint_at(place))
+    }
+
+    /// The ranks that have come to a fence to which this one has not.
+    pub fn ahead_in_census(&self) -> impl Iterator<Item = EndpointId> {
+        let census = self.census.iter();
+        let places = census.flat_map(|census| census.ahead(self.lanes.segments()));
+        places.map(|place| self.topology.endpoint_at(place))
+    }
+
+    /// How many fences by a census have begun here.
+    pub fn fences(&self) -> u32 {
+        self.census.as_ref().map_or(0, Census::fences)
+    }
+
+    /// As many had begun before this endpoint joined again.
+    pub fn inherit_fences(&mut self, fences: u32) {
+        if let Some(census) = &mut self.census {
+            census.inherit(fences);
+        }
     }
 
     /// Whether all that this rank has sent to itself was taken out of the lane for that.

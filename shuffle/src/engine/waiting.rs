@@ -26,9 +26,12 @@ impl StreamState {
     }
 
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a
-    /// release) came.
+    /// release) came, or a fence is over.
     pub fn must_stay_awake(&self, out: &mut Outbound) -> bool {
         if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
+            return true;
+        }
+        if self.urgent > 0 && out.queues.has_census_ended() {
             return true;
         }
         let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();

@@ -9,6 +9,7 @@ use crate::endpoint::FENCES;
 use crate::engine::reasons::{Reasons, at_a_glance};
 use crate::observe::WaitNote;
 use crate::terminate::collective::Missing;
+use crate::terminate::flush::Fence;
 use crate::terminate::round::Round;
 use crate::terminate::step::Step;
 
@@ -104,7 +105,8 @@ impl JobState {
             state.add_reasons(out, &mut reasons);
         }
         for (state, out) in self.engine.open_streams() {
-            if let Some(ahead) = Round::ahead(state, out) {
+            let ahead = [Round::ahead(state, out), Fence::ahead(state, out)];
+            for ahead in ahead.iter().flatten() {
                 reasons.add(|| format!("`{}`: {ahead}", state.name));
             }
         }
@@ -117,6 +119,12 @@ impl JobState {
         let steps = self.parked.steps();
         for (state, out) in steps.filter_map(|id| self.engine.stream(id).ok()) {
             if let Some(missing) = Step::awaited(out) {
+                reasons.add(|| format!("`{}`: {missing}", state.name));
+            }
+        }
+        let fences = self.parked.ends();
+        for (state, out) in fences.filter_map(|id| self.engine.stream(id).ok()) {
+            if let Some(missing) = Fence::awaited(state, out) {
                 reasons.add(|| format!("`{}`: {missing}", state.name));
             }
         }
@@ -172,7 +180,10 @@ impl JobState {
         let (behind, begun): (Vec<_>, Vec<_>) =
             self.missing().partition(|missing| missing.is_behind);
         let mut open = self.engine.open_streams();
-        let is_behind = !behind.is_empty() || open.any(|(state, _)| state.rounds.is_behind());
+        let is_behind = !behind.is_empty()
+            || open.any(|(state, out)| {
+                state.rounds.is_behind() || out.queues.ahead_in_census().next().is_some()
+            });
         let parked = &self.parked;
         let ends = parked.ends().chain(parked.rounds()).next().is_some();
         is_behind && (ends || parked.of_all.is_some() || !begun.is_empty())

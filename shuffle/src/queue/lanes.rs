@@ -134,6 +134,16 @@ impl Lanes {
         self.segments[place as usize] = Some(segment);
     }
 
+    /// The inboxes of the members of the node, by place.
+    pub fn segments(&self) -> &[Option<Arc<Segment>>] {
+        &self.segments
+    }
+
+    /// The layout of all of them.
+    pub fn layout(&self) -> InboxLayout {
+        self.layout
+    }
+
     /// Whether an endpoint has taken all that was added for it.
     pub fn are_taken_by(&mut self, peer: EndpointId) -> bool {
         let mut lanes = self.queues.iter_mut().filter(|lane| lane.peer == peer);

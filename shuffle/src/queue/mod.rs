@@ -1,6 +1,7 @@
 //! Output queues, one for each edge, and what gathers records before them.
 
 pub(crate) mod audience;
+pub(crate) mod census;
 pub(crate) mod counters;
 pub(crate) mod edge;
 mod frames;

@@ -212,7 +212,9 @@ impl<S: Seating> Handle<S> {
             let (state, out, collectives) = job.engine.stream_mut(self.id)?;
             check_open(state, out)?;
             out.check_no_step("a barrier")?;
-            Ok(collectives.begin(state.id, Operation::SUM, &[]))
+            let ticket = collectives.begin(state.id, Operation::SUM, &[]);
+            out.queues.tell_census_of_calls(collectives.begun(state.id));
+            Ok(ticket)
         })?;
         let outcome = self.seat.wait(what, |job| {
             let (state, _, collectives) = job.engine.stream_mut(self.id)?;

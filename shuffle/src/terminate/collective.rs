@@ -216,8 +216,7 @@ impl Collectives {
         if operation == Operation::Tally {
             return self.receive_tally(source, ticket, data);
         }
-        let next = self.next.get(&ticket.channel).copied().unwrap_or(0);
-        if ticket.number < next && !self.pending.contains_key(&ticket) {
+        if ticket.number < self.begun(ticket.channel) && !self.pending.contains_key(&ticket) {
             let why = format!(
                 "rank {source} calls {operation}, and others have called another collective"
             );
@@ -240,6 +239,16 @@ impl Collectives {
     #[inline]
     pub fn is_still(&self) -> bool {
         self.outgoing.is_empty() && self.mismatch.is_none()
+    }
+
+    /// Collectives of a channel that have begun here.
+    pub fn begun(&self, channel: u16) -> u64 {
+        self.next.get(&channel).copied().unwrap_or(0)
+    }
+
+    /// What this rank has called does not go with what others have, as is known from elsewhere.
+    pub fn refuse(&mut self, mismatch: Error) {
+        self.mismatch.get_or_insert(mismatch);
     }
 
     /// Why what this rank has called does not go with what had come from others.

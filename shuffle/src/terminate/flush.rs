@@ -3,15 +3,18 @@
 //!
 //! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records
 //! delivered), joined by a rank when nothing of the stream waits on it, until two rounds in a row
-//! say the same and both counts agree.
+//! say the same and both counts agree. Where all ranks are on one node, that of a stream is a
+//! [census](trihop_transport::ring::census) instead, for which nobody sends anything.
 
 use crate::engine::StreamState;
 use crate::engine::marks::DeliveryMarks;
 use crate::engine::outbound::{Gathered, Outbound};
 use crate::engine::queues::Mark;
-use crate::error::Result;
+use crate::engine::reasons::at_a_glance;
+use crate::error::{Error, Result};
+use crate::queue::census::Stand;
 use crate::queue::counters::SendReason;
-use crate::route::{Stage, stage};
+use crate::route::{EndpointId, Stage, stage};
 use crate::terminate::collective::{Collectives, Operation, Ticket};
 
 /// Which queues a flush empties.
@@ -153,11 +156,64 @@ impl Fence {
     pub fn poll(
         &mut self,
         state: &mut StreamState,
-        out: &Outbound,
+        out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
         let channel = state.id;
+        if out.queues.has_census() {
+            return self.poll_census(state, out, collectives);
+        }
         self.poll_over(&mut OneStream(state, out), channel, collectives)
+    }
+
+    fn poll_census(
+        &mut self,
+        state: &mut StreamState,
+        out: &mut Outbound,
+        collectives: &mut Collectives,
+    ) -> bool {
+        if !std::mem::replace(&mut self.hurries, true) {
+            state.hurry();
+            out.queues.begin_census();
+        }
+        let is_quiet = state.is_quiet(out);
+        let counts = is_quiet.then(|| (out.sent, state.delivered()));
+        if out.queues.is_census_over(counts) {
+            state.calm();
+            self.hurries = false;
+            return true;
+        }
+        if let Some(rank) = out.queues.elsewhere_in_census() {
+            let why = format!(
+                "rank {rank} calls a barrier, or ends a step, and others have called a fence"
+            );
+            collectives.refuse(Error::mismatch(&state.name, why));
+        }
+        false
+    }
+
+    /// Whom a fence that ends by a census waits for on this rank, as text.
+    pub fn awaited(state: &StreamState, out: &Outbound) -> Option<String> {
+        let of = |stand| names_of(state, out.queues.standing(stand));
+        let away = of(Stand::Away).map(|who| {
+            format!(
+                "a fence, or the end of a step, waits for ranks that have not come to it: {who}"
+            )
+        });
+        away.or_else(|| {
+            let who = of(Stand::Busy)?;
+            Some(format!(
+                "a fence, or the end of a step, waits for messages that are still to be sent or \
+                 handled on {who}"
+            ))
+        })
+    }
+
+    /// Who has come to a fence of the stream, and this rank has not, as text.
+    pub fn ahead(state: &StreamState, out: &Outbound) -> Option<String> {
+        names_of(state, out.queues.ahead_in_census()).map(|who| {
+            format!("this rank has not come to a fence, or the end of a step, others have: {who}")
+        })
     }
 
     /// As [`Fence::poll`], of what is `counted`, by collectives of this channel.
@@ -202,4 +258,11 @@ impl Fence {
             self.rounds += 1;
         }
     }
+}
+
+/// The first of these, as text, if there are any.
+fn names_of(state: &StreamState, ends: impl Iterator<Item = EndpointId>) -> Option<String> {
+    let mut names = ends.map(|end| state.topology.name_of(end)).peekable();
+    names.peek()?;
+    Some(at_a_glance(names))
 }

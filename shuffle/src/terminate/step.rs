@@ -32,7 +32,9 @@ impl Step {
         collectives: &mut Collectives,
     ) -> Result<Self> {
         out.begin_step(contributors)?;
-        Ok(Self::over(contributors, state.id, collectives))
+        let step = Self::over(contributors, state.id, collectives);
+        out.queues.tell_census_of_calls(collectives.begun(state.id));
+        Ok(step)
     }
 
     /// As [`Step::begin`], by collectives of this channel.

@@ -1,6 +1,6 @@
 //! Where everything lies in an inbox's segment.
 //!
-//! Header (128 bytes), bitmap of active lanes, 256 bytes per lane for its words and its nursery,
+//! Header (128 bytes, with what its rank shows in a census), bitmap of active lanes, 256 bytes per lane for its words and its nursery,
 //! then the lanes' rings, page aligned. Of the 256 bytes the first 64 are the producer's words
 //! (tail, whether it wants space, whether the lane has a producer, where it grew), then come the
 //! 128 of the nursery, then the consumer's head: words with different writers lie at least 128
@@ -18,7 +18,7 @@ use crate::ring::storage::{Area, LaneStorage, Orderings};
 use crate::sync::{MappedU64, Ordering, Word};
 
 /// First word of an inbox's segment: `trihop`, and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x02\x00");
+const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x03\x00");
 
 /// Distance of words with different writers.
 const LINE_BYTES: usize = 128;
@@ -266,6 +266,16 @@ impl MappedInbox {
             shape: self.word(8),
             owned: self.word(16),
         }
+    }
+
+    /// What the owner shows in a census, and how far it has come, behind the header's words.
+    pub(crate) fn census(&self) -> [&MappedU64; 4] {
+        [24, 32, 40, 48].map(|offset| self.word(offset))
+    }
+
+    /// The last census that was over: anybody writes it, so it has a cache line of its own.
+    pub(crate) fn census_over(&self) -> &MappedU64 {
+        self.word(CACHE_LINE_BYTES)
     }
 
     pub(crate) fn bitmap(&self) -> &[MappedU64] {

@@ -13,11 +13,12 @@
 //! does not panic: positions and lengths are checked against our own copies, and a violation is
 //! [`Corrupt`].
 //!
-//! The algorithms ([`spsc`], [`bitmap`], [`doorbell`], [`layout`]) are generic over where their
+//! The algorithms ([`spsc`], [`bitmap`], [`census`], [`doorbell`], [`layout`]) are generic over where their
 //! words live and over their [`Orderings`], so that `loom-tests` checks exactly this code and can
 //! weaken one ordering at a time.
 
 pub mod bitmap;
+pub mod census;
 pub mod claim;
 pub mod doorbell;
 pub mod inbox;
@@ -26,6 +27,7 @@ pub mod layout;
 pub mod spsc;
 pub mod storage;
 
+pub use census::CensusLine;
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use lane::{Consumer, Producer};

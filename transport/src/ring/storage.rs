@@ -187,6 +187,24 @@ pub trait Orderings {
     /// Reader of a page, between its reading and the look whether that was shown all the while.
     /// Partner: [`PAGE_RENEW_FENCE`](Self::PAGE_RENEW_FENCE).
     const PAGE_CHECK_FENCE: Ordering = Ordering::Acquire;
+    /// Showing counts of a census, after these. Partner: [`CENSUS_LOAD`](Self::CENSUS_LOAD).
+    const CENSUS_STORE: Ordering = Ordering::Release;
+    /// First look at what a rank shows in a census, before its counts. Partner:
+    /// [`CENSUS_STORE`](Self::CENSUS_STORE).
+    const CENSUS_LOAD: Ordering = Ordering::Acquire;
+    /// Between showing counts of a census and the look at what others show. Its partner is itself,
+    /// on another rank.
+    const CENSUS_FENCE: Ordering = Ordering::SeqCst;
+    /// Between hiding what is shown in a census and whatever follows: other counts, or a record that
+    /// is sent. Partner: [`CENSUS_CHECK_FENCE`](Self::CENSUS_CHECK_FENCE).
+    const CENSUS_HIDE_FENCE: Ordering = Ordering::Release;
+    /// Between the two looks at what all show in a census. Partner:
+    /// [`CENSUS_HIDE_FENCE`](Self::CENSUS_HIDE_FENCE).
+    const CENSUS_CHECK_FENCE: Ordering = Ordering::Acquire;
+    /// Saying that a census is over. Partner: [`CENSUS_OVER_LOAD`](Self::CENSUS_OVER_LOAD).
+    const CENSUS_OVER_STORE: Ordering = Ordering::Release;
+    /// Hearing that a census is over. Partner: [`CENSUS_OVER_STORE`](Self::CENSUS_OVER_STORE).
+    const CENSUS_OVER_LOAD: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

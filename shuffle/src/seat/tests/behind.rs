@@ -42,8 +42,7 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
         alpha.start(End::Round)?;
         let words = [
             "`alpha`: the end of a round waits for rank 1",
-            "rank 1, or ranks behind, have come to a fence, a barrier or the end of a step of \
-             `beta`, and this rank has not",
+            "`beta`: this rank has not come to a fence, or the end of a step, others have: rank 1",
         ];
         find(&job, &words)?;
         alpha.wait()?;
@@ -52,8 +51,7 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
         beta.start(End::Fence)?;
         let words = [
             "`alpha`: this rank has not come to the end of a round, others have: rank 0",
-            "rank 0, or ranks behind, have not come to a fence, a barrier or the end of a step of \
-             `beta`",
+            "`beta`: a fence, or the end of a step, waits for ranks that have not come to it: rank 0",
         ];
         find(&job, &words)?;
         alpha.round()?;

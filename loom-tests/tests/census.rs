@@ -1,0 +1,172 @@
+//! A census of two ranks: nobody finds that all is done while something is under way, and somebody
+//! finds it once it is.
+#![cfg(trihop_loom)]
+
+use loom::thread;
+use trihop_transport::ring::census::{Shown, agree};
+use trihop_transport::ring::{Orderings, Shipped};
+use trihop_transport::sync::{Arc, AtomicU64, Ordering};
+
+/// The numbers of what is shown begin here.
+const FROM: u64 = 1 << 32;
+
+#[derive(Default)]
+struct Line {
+    number: AtomicU64,
+    sent: AtomicU64,
+    delivered: AtomicU64,
+}
+
+impl Line {
+    fn shown(&self) -> Shown<'_, AtomicU64> {
+        Shown {
+            number: &self.number,
+            sent: &self.sent,
+            delivered: &self.delivered,
+        }
+    }
+}
+
+/// Two ranks, and how many messages each of them has in its inbox.
+#[derive(Default)]
+struct Node {
+    lines: [Line; 2],
+    inboxes: [AtomicU64; 2],
+}
+
+impl Node {
+    fn show<O: Orderings>(&self, rank: usize, number: u64, counts: (u64, u64)) -> bool {
+        self.lines[rank].shown().show::<O>(FROM + number, counts);
+        agree::<_, O>(self.lines.iter().map(Line::shown), FROM)
+    }
+}
+
+/// Rank 0 has sent a message, and rank 1 has shown that it had sent and heard nothing. That message
+/// has rank 1 send two. Where rank 0 shows that it has heard one of them, the counts agree with what
+/// rank 1 had shown before.
+fn chain<O: Orderings + 'static>(hides: bool) {
+    loom::model(move || {
+        let node = Arc::new(Node::default());
+        node.lines[1].shown().show::<O>(FROM, (0, 0));
+        let other = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || {
+                if hides {
+                    node.lines[1].shown().hide::<O>();
+                }
+                node.inboxes[0].store(1, Ordering::Relaxed);
+                node.inboxes[0].store(2, Ordering::Relaxed);
+                node.show::<O>(1, 1, (2, 1))
+            })
+        };
+        let mut heard = 0;
+        let mut is_over = false;
+        for number in 0..2 {
+            // As the fence of a lane's consumer, which lies between the look at the lane and
+            // whatever it does then.
+            let came = node.inboxes[0].load(Ordering::Acquire);
+            if came > heard {
+                heard = came;
+                is_over = node.show::<O>(0, number, (1, heard));
+                assert!(!is_over || heard == 2, "over with a message under way");
+            }
+        }
+        let found = other.join().unwrap();
+        if heard < 2 {
+            assert!(!is_over && !found, "over with a message under way");
+            is_over = node.show::<O>(0, 2, (1, 2));
+        }
+        assert!(is_over || found, "all is done, and nobody has found that");
+    });
+}
+
+/// Both show what they have sent and delivered at the same time, once each.
+fn both<O: Orderings + 'static>() {
+    loom::model(|| {
+        let node = Arc::new(Node::default());
+        let other = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || node.show::<O>(1, 0, (3, 5)))
+        };
+        let here = node.show::<O>(0, 0, (5, 3));
+        assert!(
+            other.join().unwrap() || here,
+            "all is done, and nobody has found that"
+        );
+    });
+}
+
+/// Rank 1 shows other counts while rank 0 looks: it sees those before or those after, which do not
+/// agree with its own, and nothing in between, which would.
+fn torn<O: Orderings + 'static>() {
+    loom::model(|| {
+        let node = Arc::new(Node::default());
+        node.lines[1].shown().show::<O>(FROM, (1, 1));
+        let other = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || node.show::<O>(1, 1, (4, 3)))
+        };
+        // With 1 and 3, or with 4 and 1, this would agree.
+        let counts = (2, 0);
+        let is_over = node.show::<O>(0, 0, counts);
+        assert!(!is_over, "torn counts");
+        let found = other.join().unwrap();
+        assert!(!found, "torn counts");
+    });
+}
+
+#[test]
+fn nothing_is_under_way_when_a_census_is_over_and_somebody_finds_that() {
+    chain::<Shipped>(true);
+}
+
+#[test]
+#[should_panic(expected = "under way")]
+fn twin_that_sends_without_hiding() {
+    chain::<Shipped>(false);
+}
+
+#[test]
+fn of_two_who_show_one_finds_the_end() {
+    both::<Shipped>();
+}
+
+#[test]
+fn counts_are_whole() {
+    torn::<Shipped>();
+}
+
+macro_rules! twin {
+    ($test:ident, $constant:ident = $order:ident, $model:ident, $expected:literal) => {
+        #[test]
+        #[should_panic(expected = $expected)]
+        fn $test() {
+            struct Weak;
+            impl Orderings for Weak {
+                const $constant: Ordering = Ordering::$order;
+            }
+            $model::<Weak>();
+        }
+    };
+}
+
+twin!(
+    twin_weak_fence,
+    CENSUS_FENCE = AcqRel,
+    both,
+    "nobody has found"
+);
+twin!(twin_weak_store, CENSUS_STORE = Relaxed, torn, "torn counts");
+twin!(twin_weak_load, CENSUS_LOAD = Relaxed, torn, "torn counts");
+twin!(
+    twin_weak_hide,
+    CENSUS_HIDE_FENCE = Acquire,
+    torn,
+    "torn counts"
+);
+twin!(
+    twin_weak_check,
+    CENSUS_CHECK_FENCE = Release,
+    torn,
+    "torn counts"
+);
