@@ -115,6 +115,19 @@ fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
     assert_eq!(ended, [true; 4]);
 }
 
+#[test]
+fn who_is_about_to_sleep_sees_that_its_fence_is_over() {
+    let mut turns = Turns::new(2);
+    assert!(!turns.fenced(0));
+    turns.progress(0);
+    let is_awake = |turns: &mut Turns| turns.job.members[0].engine.must_stay_awake();
+    assert!(!is_awake(&mut turns), "nothing has come");
+    assert!(turns.fenced(1));
+    assert!(is_awake(&mut turns), "nothing has come but the end");
+    assert!(turns.fenced(0));
+    assert!(!is_awake(&mut turns));
+}
+
 /// A rank that is asked for deliveries while three have come and one fits its queue.
 fn delivery_flush_of(sizes: &[u32]) {
     let options = StreamOptions {

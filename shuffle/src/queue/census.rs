@@ -242,3 +242,134 @@ impl Census {
         at.map(|(place, _)| place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::ring::{Doorbell, Inbox};
+
+    use super::*;
+
+    /// Ranks of a node, of each its inbox, its doorbell, and its part in a census.
+    struct Node {
+        _inboxes: Vec<Inbox>,
+        segments: Vec<Option<Arc<Segment>>>,
+        doorbells: Vec<Doorbell>,
+        ranks: Vec<Census>,
+    }
+
+    impl Node {
+        fn new(ranks: u32) -> Self {
+            let layout = InboxLayout::new(ranks, 4096).unwrap();
+            let segment = |_| Segment::create(layout.segment_bytes()).unwrap();
+            let segments: Vec<_> = (0..ranks).map(segment).collect();
+            let inbox = |segment: &Arc<Segment>| Inbox::new(Arc::clone(segment), layout).unwrap();
+            Self {
+                _inboxes: segments.iter().map(inbox).collect(),
+                segments: segments.into_iter().map(Some).collect(),
+                doorbells: (0..ranks).map(|_| Doorbell::create().unwrap()).collect(),
+                ranks: (0..ranks)
+                    .map(|me| Census::new(ranks, me, layout))
+                    .collect(),
+            }
+        }
+
+        fn begin(&mut self, rank: usize) {
+            self.ranks[rank].begin(&self.segments);
+        }
+
+        fn is_over(&mut self, rank: usize, counts: (u64, u64)) -> bool {
+            let bells: Vec<_> = self.doorbells.iter().map(|of| Some(of.bell())).collect();
+            self.ranks[rank].is_over(Some(counts), &self.segments, &bells)
+        }
+
+        fn stands(&self, rank: usize) -> Vec<Stand> {
+            self.ranks[rank].stands().collect()
+        }
+    }
+
+    #[test]
+    fn who_shows_last_finds_the_end_and_wakes_those_who_sleep() {
+        let mut node = Node::new(3);
+        for fence in 0..3_u64 {
+            (0..3).for_each(|rank| node.begin(rank));
+            let sent = 10 * fence;
+            assert!(!node.is_over(0, (sent, sent)));
+            assert!(!node.is_over(1, (sent + 1, sent)), "rank 2 shows nothing");
+            node.doorbells[0].announce_sleep();
+            assert!(!node.ranks[0].has_ended());
+            assert!(node.is_over(2, (sent, sent + 1)));
+            assert!(!node.doorbells[0].is_asleep(), "it was woken");
+            for rank in [0, 1] {
+                assert!(node.ranks[rank].has_ended());
+                // Whatever it has by then: it hears of the end.
+                assert!(node.is_over(rank, (99, 0)));
+                assert!(!node.ranks[rank].has_ended(), "it is said once");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_does_not_count() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(0, (1, 0)));
+        assert!(!node.is_over(1, (0, 0)));
+        // The record of rank 0 has come to rank 1, which sends two because of it.
+        assert!(node.ranks[1].is_shown());
+        node.ranks[1].hide();
+        // One of them is handled: with what rank 1 had shown the counts would agree.
+        assert!(!node.is_over(0, (1, 1)));
+        assert_eq!(node.stands(0), [Stand::Done, Stand::Busy]);
+        assert!(!node.is_over(1, (2, 1)));
+        assert!(node.is_over(0, (1, 2)));
+    }
+
+    #[test]
+    fn what_was_shown_in_a_fence_before_does_not_count() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(0, (0, 0)) && node.is_over(1, (0, 0)));
+        // Rank 0 has not heard that, and shows what it has shown.
+        node.begin(1);
+        assert!(!node.is_over(1, (0, 0)));
+        assert_eq!(node.stands(1), [Stand::Away, Stand::Done]);
+        assert!(node.is_over(0, (0, 0)), "the first fence");
+        assert!(!node.ranks[0].has_ended());
+        let ahead: Vec<u32> = node.ranks[0].ahead(&node.segments).collect();
+        assert_eq!(ahead, [1]);
+        node.begin(0);
+        assert!(node.ranks[0].ahead(&node.segments).next().is_none());
+        assert!(node.is_over(0, (0, 0)), "the second");
+        assert_eq!(node.stands(0), [], "it waits for none");
+    }
+
+    #[test]
+    fn a_rank_whose_inbox_comes_late_is_looked_at_then() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(1, (0, 0)));
+        let late = node.segments[1].take();
+        assert!(!node.is_over(0, (0, 0)));
+        assert_eq!(node.stands(0), [Stand::Done, Stand::Away]);
+        node.segments[1] = late;
+        assert!(node.is_over(0, (0, 0)));
+    }
+
+    #[test]
+    fn who_has_called_something_else_is_found() {
+        let mut node = Node::new(3);
+        // A call that all make, and a fence.
+        for rank in 0..3 {
+            node.ranks[rank].call(1, &node.segments);
+        }
+        (0..3).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(0, (0, 0)) && !node.is_over(1, (0, 0)));
+        assert!(node.is_over(2, (0, 0)) && node.is_over(0, (0, 0)) && node.is_over(1, (0, 0)));
+        // Rank 2 calls before its second fence what rank 0 does not.
+        node.begin(0);
+        assert!(!node.is_over(0, (0, 0)));
+        assert_eq!(node.ranks[0].elsewhere(), None, "others are late");
+        node.ranks[2].call(2, &node.segments);
+        assert_eq!(node.ranks[0].elsewhere(), Some(2));
+    }
+}

@@ -11,7 +11,7 @@ use trihop_transport::bootstrap::Custom;
 use super::{LONG, over_network};
 use crate::conformance::ranks::ranks;
 use crate::seat::Seating;
-use crate::{End, Job, Rank, Result};
+use crate::{End, Error, Job, Rank, Result};
 
 /// Ranks that have found what they look for.
 static FOUND: AtomicU32 = AtomicU32::new(0);
@@ -64,5 +64,26 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
 fn ranks_that_end_different_steps_hear_which() {
     for (rank, outcome) in ranks(2, |_| 0, differ) {
         outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}
+
+/// One rank calls a barrier, and the others a fence.
+fn call(lone: u32, rank: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let stream = job.stream::<u64>("alpha").handler(|_, _, _| ()).open()?;
+    match rank == lone {
+        true => stream.barrier(),
+        false => stream.fence(),
+    }
+}
+
+#[test]
+fn ranks_that_call_a_fence_and_a_barrier_hear_so() {
+    for lone in 0..3 {
+        let outcomes = ranks(3, |_| 0, move |rank, bootstrap| call(lone, rank, bootstrap));
+        let is_mismatch = |of: &Result<()>| matches!(of, Err(Error::Mismatch { .. }));
+        let all = outcomes.iter().map(|(_, outcome)| outcome);
+        assert!(all.clone().any(is_mismatch), "{outcomes:?}");
+        assert!(all.clone().all(Result::is_err), "{outcomes:?}");
     }
 }
