@@ -3,16 +3,16 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_transport::ring::census::{Shown, agree};
+use trihop_transport::ring::census::{Shown, agree, end, ended};
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
-/// The numbers of what is shown begin here.
-const FROM: u64 = 1 << 32;
+const CENSUS: u64 = 7;
 
 #[derive(Default)]
 struct Line {
     number: AtomicU64,
+    census: AtomicU64,
     sent: AtomicU64,
     delivered: AtomicU64,
 }
@@ -21,23 +21,34 @@ impl Line {
     fn shown(&self) -> Shown<'_, AtomicU64> {
         Shown {
             number: &self.number,
+            census: &self.census,
             sent: &self.sent,
             delivered: &self.delivered,
         }
     }
 }
 
-/// Two ranks, and how many messages each of them has in its inbox.
+/// Ranks, and how many messages each of them has in its inbox.
 #[derive(Default)]
 struct Node {
-    lines: [Line; 2],
-    inboxes: [AtomicU64; 2],
+    lines: Vec<Line>,
+    inboxes: [AtomicU64; 3],
+    /// The first rank is told here that it is over.
+    over: AtomicU64,
 }
 
 impl Node {
+    fn of(ranks: usize) -> Arc<Self> {
+        Arc::new(Self {
+            lines: (0..ranks).map(|_| Line::default()).collect(),
+            ..Self::default()
+        })
+    }
+
     fn show<O: Orderings>(&self, rank: usize, number: u64, counts: (u64, u64)) -> bool {
-        self.lines[rank].shown().show::<O>(FROM + number, counts);
-        agree::<_, O>(self.lines.iter().map(Line::shown), FROM)
+        let line = self.lines[rank].shown();
+        line.show::<O>(number, CENSUS, counts);
+        agree::<_, O>(self.lines.iter().map(Line::shown), CENSUS)
     }
 }
 
@@ -46,8 +57,8 @@ impl Node {
 /// rank 1 had shown before.
 fn chain<O: Orderings + 'static>(hides: bool) {
     loom::model(move || {
-        let node = Arc::new(Node::default());
-        node.lines[1].shown().show::<O>(FROM, (0, 0));
+        let node = Node::of(2);
+        node.lines[1].shown().show::<O>(1, CENSUS, (0, 0));
         let other = {
             let node = Arc::clone(&node);
             thread::spawn(move || {
@@ -56,7 +67,7 @@ fn chain<O: Orderings + 'static>(hides: bool) {
                 }
                 node.inboxes[0].store(1, Ordering::Relaxed);
                 node.inboxes[0].store(2, Ordering::Relaxed);
-                node.show::<O>(1, 1, (2, 1))
+                node.show::<O>(1, 2, (2, 1))
             })
         };
         let mut heard = 0;
@@ -67,28 +78,88 @@ fn chain<O: Orderings + 'static>(hides: bool) {
             let came = node.inboxes[0].load(Ordering::Acquire);
             if came > heard {
                 heard = came;
-                is_over = node.show::<O>(0, number, (1, heard));
+                is_over = node.show::<O>(0, 1 + number, (1, heard));
                 assert!(!is_over || heard == 2, "over with a message under way");
             }
         }
         let found = other.join().unwrap();
         if heard < 2 {
             assert!(!is_over && !found, "over with a message under way");
-            is_over = node.show::<O>(0, 2, (1, 2));
+            is_over = node.show::<O>(0, 3, (1, 2));
         }
         assert!(is_over || found, "all is done, and nobody has found that");
+    });
+}
+
+/// As [`chain`] of three ranks: one of the two messages that rank 1 sends goes to rank 2, and it is
+/// rank 0 that looks.
+fn chain_of_three<O: Orderings + 'static>(hides: bool) {
+    loom::model(move || {
+        let node = Node::of(3);
+        node.lines[1].shown().show::<O>(1, CENSUS, (0, 0));
+        let sender = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || {
+                if hides {
+                    node.lines[1].shown().hide::<O>();
+                }
+                node.inboxes[2].store(1, Ordering::Relaxed);
+                node.inboxes[0].store(1, Ordering::Relaxed);
+            })
+        };
+        let receiver = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || {
+                let heard = node.inboxes[2].load(Ordering::Acquire);
+                node.lines[2].shown().show::<O>(1, CENSUS, (0, heard));
+            })
+        };
+        // It has not heard what rank 1 sends, or that is not there yet.
+        let is_over = node.show::<O>(0, 1, (1, 0));
+        assert!(!is_over, "over with a message under way");
+        sender.join().unwrap();
+        receiver.join().unwrap();
+    });
+}
+
+/// Rank 0 hears of rank 1 that all is done, and sees what rank 2 did before it showed that.
+fn hears<O: Orderings + 'static>() {
+    loom::model(|| {
+        let node = Node::of(3);
+        node.lines[0].shown().show::<O>(1, CENSUS, (0, 0));
+        let doer = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || {
+                node.inboxes[2].store(1, Ordering::Relaxed);
+                node.lines[2].shown().show::<O>(1, CENSUS, (0, 0));
+            })
+        };
+        let finder = {
+            let node = Arc::clone(&node);
+            thread::spawn(move || {
+                if node.show::<O>(1, 1, (0, 0)) {
+                    end::<_, O>(&node.over, CENSUS);
+                }
+            })
+        };
+        if ended::<_, O>(&node.over) == CENSUS {
+            let done = node.inboxes[2].load(Ordering::Relaxed);
+            assert_eq!(done, 1, "over, and what was done is not seen");
+        }
+        doer.join().unwrap();
+        finder.join().unwrap();
     });
 }
 
 /// Both show what they have sent and delivered at the same time, once each.
 fn both<O: Orderings + 'static>() {
     loom::model(|| {
-        let node = Arc::new(Node::default());
+        let node = Node::of(2);
         let other = {
             let node = Arc::clone(&node);
-            thread::spawn(move || node.show::<O>(1, 0, (3, 5)))
+            thread::spawn(move || node.show::<O>(1, 1, (3, 5)))
         };
-        let here = node.show::<O>(0, 0, (5, 3));
+        let here = node.show::<O>(0, 1, (5, 3));
         assert!(
             other.join().unwrap() || here,
             "all is done, and nobody has found that"
@@ -100,15 +171,15 @@ fn both<O: Orderings + 'static>() {
 /// agree with its own, and nothing in between, which would.
 fn torn<O: Orderings + 'static>() {
     loom::model(|| {
-        let node = Arc::new(Node::default());
-        node.lines[1].shown().show::<O>(FROM, (1, 1));
+        let node = Node::of(2);
+        node.lines[1].shown().show::<O>(1, CENSUS, (1, 1));
         let other = {
             let node = Arc::clone(&node);
-            thread::spawn(move || node.show::<O>(1, 1, (4, 3)))
+            thread::spawn(move || node.show::<O>(1, 2, (4, 3)))
         };
         // With 1 and 3, or with 4 and 1, this would agree.
         let counts = (2, 0);
-        let is_over = node.show::<O>(0, 0, counts);
+        let is_over = node.show::<O>(0, 1, counts);
         assert!(!is_over, "torn counts");
         let found = other.join().unwrap();
         assert!(!found, "torn counts");
@@ -124,6 +195,22 @@ fn nothing_is_under_way_when_a_census_is_over_and_somebody_finds_that() {
 #[should_panic(expected = "under way")]
 fn twin_that_sends_without_hiding() {
     chain::<Shipped>(false);
+}
+
+#[test]
+fn of_three_ranks_none_finds_an_end_too_early() {
+    chain_of_three::<Shipped>(true);
+}
+
+#[test]
+#[should_panic(expected = "under way")]
+fn twin_of_three_that_sends_without_hiding() {
+    chain_of_three::<Shipped>(false);
+}
+
+#[test]
+fn who_hears_of_the_end_sees_what_was_done() {
+    hears::<Shipped>();
 }
 
 #[test]
@@ -169,4 +256,16 @@ twin!(
     CENSUS_CHECK_FENCE = Release,
     torn,
     "torn counts"
+);
+twin!(
+    twin_weak_over_store,
+    CENSUS_OVER_STORE = Relaxed,
+    hears,
+    "is not seen"
+);
+twin!(
+    twin_weak_over_load,
+    CENSUS_OVER_LOAD = Relaxed,
+    hears,
+    "is not seen"
 );

@@ -167,11 +167,11 @@ impl JobState {
         self.none_left_out_from_ms = coarse_ms + LOOK_AROUND.as_millis() as u64;
         let now_ns = self.now_ns();
         let begun = self.engine.trace.begin();
-        self.parked.advance(&mut self.engine);
+        let mut worked = self.parked.advance(&mut self.engine);
         if self.parked.has_woken() {
             self.bell.ring();
         }
-        let mut worked = self.engine.round(handlers, now_ns)?;
+        worked |= self.engine.round(handlers, now_ns)?;
         if self.has_open_losses() {
             worked |= self.end_losses(now_ns);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Bell;
+use trihop_transport::ring::census::Come;
 
 use super::{Engine, SYSTEM_STREAM, StreamId};
 use crate::engine::StreamState;
@@ -18,8 +19,8 @@ use crate::terminate::collective::Collectives;
 /// What an endpoint has done while it was a member: fences and collectives, which count what all
 /// have done, go on from there when it joins again.
 pub(crate) struct Legacy {
-    /// Records sent and delivered, and fences begun that are no collectives, by stream.
-    counts: Vec<(u64, u64, u32)>,
+    /// Records sent and delivered, and how far it has come with fences by a census, by stream.
+    counts: Vec<(u64, u64, Come)>,
     collectives: Collectives,
 }
 
@@ -213,7 +214,7 @@ impl Engine {
     pub fn legacy(&mut self) -> Result<Legacy> {
         self.check_may_leave()?;
         let streams = self.streams.iter().zip(&self.outs);
-        let counts = streams.map(|(state, out)| (out.sent, state.delivered(), out.queues.fences()));
+        let counts = streams.map(|(state, out)| (out.sent, state.delivered(), out.queues.come()));
         let counts = counts.collect();
         let collectives = Collectives::new(&self.topology);
         Ok(Legacy {
@@ -226,9 +227,9 @@ impl Engine {
     pub fn inherit(&mut self, legacy: Legacy) {
         self.collectives = legacy.collectives;
         let streams = self.streams.iter_mut().zip(&mut self.outs);
-        for ((state, out), (sent, delivered, fences)) in streams.zip(legacy.counts) {
+        for ((state, out), (sent, delivered, come)) in streams.zip(legacy.counts) {
             (out.sent, state.taken) = (sent, delivered);
-            out.queues.inherit_fences(fences);
+            out.queues.set_come(come);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, run_flags};
+use trihop_transport::ring::census::Come;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
@@ -318,17 +319,37 @@ impl Queues {
         self.census.as_ref().is_some_and(Census::has_ended)
     }
 
-    /// So many collective calls of the stream have begun here that are no fences.
-    pub fn tell_census_of_calls(&mut self, calls: u64) {
+    /// This rank gives up the fence by a census that it has begun.
+    pub fn give_up_census(&mut self) {
         if let Some(census) = &mut self.census {
-            census.call(calls, self.lanes.segments());
+            census.give_up();
         }
     }
 
+    /// How many fences by a census have begun here, and other collective calls of the stream.
+    pub fn come(&self) -> Come {
+        self.census.as_ref().map(Census::come).unwrap_or_default()
+    }
+
+    /// As many have begun, as others are to know.
+    pub fn set_come(&mut self, come: Come) {
+        if let Some(census) = &mut self.census {
+            census.set_come(come, self.lanes.segments());
+        }
+    }
+
+    /// So many other collective calls of the stream have begun here.
+    pub fn has_called(&mut self, calls: u64) {
+        self.set_come(Come {
+            calls,
+            ..self.come()
+        });
+    }
+
     /// The rank that has begun another collective call of the stream than the fence that this one
-    /// waits for.
-    pub fn elsewhere_in_census(&self) -> Option<Rank> {
-        let place = self.census.as_ref()?.elsewhere()?;
+    /// waits for; looked for now and then.
+    pub fn elsewhere_in_census(&mut self) -> Option<Rank> {
+        let place = self.census.as_mut()?.elsewhere(self.now_ns)?;
         Some(self.topology.rank_of(self.topology.endpoint_at(place)))
     }
 
@@ -344,18 +365,6 @@ impl Queues {
         let census = self.census.iter();
         let places = census.flat_map(|census| census.ahead(self.lanes.segments()));
         places.map(|place| self.topology.endpoint_at(place))
-    }
-
-    /// How many fences by a census have begun here.
-    pub fn fences(&self) -> u32 {
-        self.census.as_ref().map_or(0, Census::fences)
-    }
-
-    /// As many had begun before this endpoint joined again.
-    pub fn inherit_fences(&mut self, fences: u32) {
-        if let Some(census) = &mut self.census {
-            census.inherit(fences);
-        }
     }
 
     /// Whether all that this rank has sent to itself was taken out of the lane for that.
@@ -484,7 +493,11 @@ impl Queues {
 
     /// Rank whose inbox is damaged, and how.
     pub fn failure(&self) -> Option<(EndpointId, String)> {
-        self.lanes.failure()
+        let of_census = || {
+            let (place, why) = self.census.as_ref()?.damage.clone()?;
+            Some((self.topology.endpoint_at(place), why))
+        };
+        self.lanes.failure().or_else(of_census)
     }
 
     /// All lanes that are open.

@@ -167,9 +167,11 @@ impl Parked {
         self.endings.is_empty() && self.of_all.is_none() && self.woken.is_empty()
     }
 
-    /// Goes on with all that is under way, whoever waits for it.
+    /// Goes on with all that is under way, whoever waits for it; whether the end of a step has come.
+    /// That need not have moved anything here.
     #[inline]
-    pub fn advance(&mut self, engine: &mut Engine) {
+    pub fn advance(&mut self, engine: &mut Engine) -> bool {
+        let mut has_ended = false;
         if let Some(fence) = &mut self.of_all
             && fence.poll(engine)
         {
@@ -177,10 +179,12 @@ impl Parked {
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
+            let was_over = matches!(under_way.ending, Ending::Over(_));
             let is_under_way = matches!(under_way.poll(engine), Ok(false));
             if is_under_way {
                 continue;
             }
+            has_ended |= !was_over;
             self.woken.extend(under_way.waker.take());
             if under_way.at_end == AtEnd::Waits && end_step(engine, under_way.id).is_ok() {
                 under_way.at_end = AtEnd::Told;
@@ -192,6 +196,7 @@ impl Parked {
                 });
             }
         }
+        has_ended
     }
 
     /// The end that is under way on a stream, and its number.
@@ -450,7 +455,9 @@ impl JobState {
                     self.parked.given_up.push(given_up.number);
                 }
                 self.parked.begun_on[id.stream] -= 1;
-                self.engine.stream_mut(id)?.0.urgent = 0;
+                let (state, out, _) = self.engine.stream_mut(id)?;
+                state.urgent = 0;
+                out.queues.give_up_census();
                 end_step(&mut self.engine, id)?;
                 return Err(gone);
             }

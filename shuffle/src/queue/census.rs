@@ -7,45 +7,23 @@
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::census::agree;
+use trihop_transport::ring::census::{Come, agree};
 use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Shipped};
 use trihop_transport::sync::MappedU64;
-
-/// The number of the first thing shown in a census is its own times this.
-const SHOWN: u64 = 1 << 32;
-
-/// How far a rank has come with a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Come {
-    /// Fences that it has begun.
-    fences: u32,
-    /// Other collective calls of the stream that it has begun.
-    calls: u32,
-}
-
-impl Come {
-    fn word(self) -> u64 {
-        u64::from(self.fences) << 32 | u64::from(self.calls)
-    }
-
-    fn of(word: u64) -> Self {
-        Self {
-            fences: (word >> 32) as u32,
-            calls: word as u32,
-        }
-    }
-}
 
 /// Where a rank of the node stands with a fence that another one waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stand {
     /// It has not come to it.
     Away,
-    /// It has, and still has messages to send or to handle.
+    /// It has, and had messages to send or to handle when it last looked.
     Busy,
-    /// Nothing waits there.
+    /// Nothing waited there.
     Done,
 }
+
+/// How often, at most, a rank that waits looks for others that have called something else.
+const LOOK_NS: u64 = 1_000_000;
 
 /// The census of a stream on a node, as one of its ranks sees it.
 pub(crate) struct Census {
@@ -54,14 +32,18 @@ pub(crate) struct Census {
     layout: InboxLayout,
     me: usize,
     come: Come,
-    /// What has been shown of the last fence so far: how often, and the counts; none where nothing
-    /// is shown now.
-    shown: u32,
+    /// Times that this rank has shown its counts.
+    shown: u64,
+    /// What it shows now, if it does.
     counts: Option<(u64, u64)>,
     /// All were looked at since then.
     looked: bool,
-    /// The last fence is not over.
+    /// The census that was begun last is not over.
     waits: bool,
+    /// When it last looked for others that have called something else.
+    looked_at_ns: u64,
+    /// The place of an inbox that is damaged, and how.
+    pub damage: Option<(u32, String)>,
 }
 
 impl Census {
@@ -71,25 +53,27 @@ impl Census {
             lines: (0..ranks).map(|_| None).collect(),
             layout,
             me: me as usize,
-            come: Come {
-                fences: 0,
-                calls: 0,
-            },
+            come: Come::default(),
             shown: 0,
             counts: None,
             looked: false,
             waits: false,
+            looked_at_ns: 0,
+            damage: None,
         }
     }
 
-    /// Fences of the stream that this rank has begun.
-    pub fn fences(&self) -> u32 {
-        self.come.fences
+    /// How far this rank has come.
+    pub fn come(&self) -> Come {
+        self.come
     }
 
-    /// It has begun as many before it joined again.
-    pub fn inherit(&mut self, fences: u32) {
-        self.come.fences = fences;
+    /// It has come so far, as it says from now on.
+    pub fn set_come(&mut self, come: Come, segments: &[Option<Arc<Segment>>]) {
+        self.come = come;
+        if let Some(line) = self.line(self.me, segments) {
+            line.say(come);
+        }
     }
 
     /// The line of the rank at a place.
@@ -97,37 +81,33 @@ impl Census {
         let line = &mut self.lines[place];
         if line.is_none() {
             let segment = segments[place].as_ref()?;
-            // One that is damaged is found so by who sends there.
-            *line = CensusLine::new(Arc::clone(segment), self.layout).ok();
+            match CensusLine::new(Arc::clone(segment), self.layout) {
+                Ok(new) => *line = Some(new),
+                Err(error) => self.damage = Some((place as u32, error.to_string())),
+            }
         }
         line.as_ref()
     }
 
-    /// The endpoint at a place has left.
+    /// The endpoint at a place has left; it may join again, with another inbox.
     pub fn forget(&mut self, place: u32) {
         if let Some(line) = self.lines.get_mut(place as usize) {
             *line = None;
-        }
-    }
-
-    /// So many collective calls of the stream have begun here that are no fences.
-    pub fn call(&mut self, calls: u64, segments: &[Option<Arc<Segment>>]) {
-        self.come.calls = calls as u32;
-        self.say_how_far(segments);
-    }
-
-    fn say_how_far(&mut self, segments: &[Option<Arc<Segment>>]) {
-        let come = self.come.word();
-        if let Some(line) = self.line(self.me, segments) {
-            line.come(come);
+            self.looked = false;
         }
     }
 
     /// The next fence begins.
     pub fn begin(&mut self, segments: &[Option<Arc<Segment>>]) {
-        self.come.fences += 1;
-        (self.shown, self.counts, self.looked, self.waits) = (0, None, false, true);
-        self.say_how_far(segments);
+        (self.counts, self.looked, self.waits) = (None, false, true);
+        let censuses = self.come.censuses + 1;
+        self.set_come(
+            Come {
+                censuses,
+                ..self.come
+            },
+            segments,
+        );
     }
 
     /// Whether the fence that was begun last is over. `counts` are of records that this rank has
@@ -142,16 +122,18 @@ impl Census {
             return self.end();
         }
         let Some(counts) = counts else {
+            if self.is_shown() {
+                self.hide(); // so that others see for whom they wait
+            }
             return false;
         };
         if self.counts != Some(counts) {
-            let number = self.number() + u64::from(self.shown);
+            let (number, census) = (self.shown + 1, self.come.censuses);
             let Some(line) = self.line(self.me, segments) else {
                 return false;
             };
-            line.shown().show::<Shipped>(number, counts);
-            self.shown += 1;
-            (self.counts, self.looked) = (Some(counts), false);
+            line.shown().show::<Shipped>(number, census, counts);
+            (self.shown, self.counts, self.looked) = (number, Some(counts), false);
         }
         if self.looked {
             return false; // who shows more looks again
@@ -160,22 +142,16 @@ impl Census {
         if !self.looked {
             return false;
         }
-        let all = self.lines.iter().flatten().map(CensusLine::shown);
-        if !agree::<MappedU64, Shipped>(all, self.number()) {
+        let lines = || self.lines.iter().flatten();
+        let all = lines().map(CensusLine::shown);
+        if !agree::<MappedU64, Shipped>(all, self.come.censuses) {
             return false;
         }
-        if let Some(first) = &self.lines[0] {
-            first.set_over(u64::from(self.come.fences));
-        }
-        let others = bells.iter().enumerate();
+        lines().for_each(|line| line.end(self.come.censuses));
+        let others = bells.iter().take(self.lines.len()).enumerate();
         let others = others.filter(|(place, _)| *place != self.me);
         others.for_each(|(_, bell)| bell.iter().for_each(|bell| bell.ring()));
         self.end()
-    }
-
-    /// The number of the first thing that is shown in the census that was begun last.
-    fn number(&self) -> u64 {
-        u64::from(self.come.fences) * SHOWN
     }
 
     fn end(&mut self) -> bool {
@@ -186,8 +162,16 @@ impl Census {
     /// Whether somebody has found that the fence which this rank waits for is over.
     #[inline]
     pub fn has_ended(&self) -> bool {
-        let over = |first: &CensusLine| first.over() >= u64::from(self.come.fences);
-        self.waits && self.lines[0].as_ref().is_some_and(over)
+        let line = self.lines[self.me].as_ref();
+        self.waits && line.is_some_and(|line| line.ended() == self.come.censuses)
+    }
+
+    /// This rank waits no more for the fence that it has begun, which may never be over.
+    pub fn give_up(&mut self) {
+        if self.is_shown() {
+            self.hide();
+        }
+        self.waits = false;
     }
 
     /// Whether this rank shows its counts: it hides them before it sends.
@@ -196,7 +180,7 @@ impl Census {
         self.counts.is_some()
     }
 
-    /// It is about to send.
+    /// It is about to send, or has something to handle.
     #[cold]
     pub fn hide(&mut self) {
         self.counts = None;
@@ -208,38 +192,39 @@ impl Census {
     /// Where the ranks stand with the fence that this one waits for, by place; nowhere where it
     /// waits for none.
     pub fn stands(&self) -> impl Iterator<Item = Stand> {
-        let (number, come) = (self.number(), self.come);
+        let censuses = self.come.censuses;
         let lines = self.lines.iter().filter(|_| self.waits);
         lines.map(move |line| match line {
-            Some(line) if line.shown().is_of(number) => Stand::Done,
-            Some(line) if Come::of(line.has_come()).fences >= come.fences => Stand::Busy,
+            Some(line) if line.shown().is_of(censuses) => Stand::Done,
+            Some(line) if line.come().censuses >= censuses => Stand::Busy,
             _ => Stand::Away,
         })
     }
 
     /// Places of the ranks that have come to a fence to which this one has not.
     pub fn ahead(&self, segments: &[Option<Arc<Segment>>]) -> impl Iterator<Item = u32> {
-        let (come, layout) = (self.come, self.layout);
+        let (censuses, layout) = (self.come.censuses, self.layout);
         let segments = (0..).zip(segments).take(self.lines.len());
         segments.filter_map(move |(place, segment)| {
             let line = CensusLine::new(Arc::clone(segment.as_ref()?), layout).ok()?;
-            let is_ahead = Come::of(line.has_come()).fences > come.fences;
-            is_ahead.then_some(place)
+            (line.come().censuses > censuses).then_some(place)
         })
     }
 
     /// The place of a rank that has begun another collective call of the stream where this one, and
-    /// others perhaps, have begun the fence.
-    pub fn elsewhere(&self) -> Option<u32> {
+    /// others perhaps, have begun the fence; looked for now and then.
+    pub fn elsewhere(&mut self, now_ns: u64) -> Option<u32> {
+        if now_ns.saturating_sub(self.looked_at_ns) < LOOK_NS {
+            return None;
+        }
+        self.looked_at_ns = now_ns;
         let is_elsewhere = |line: &CensusLine| {
-            let come = Come::of(line.has_come());
-            come.fences < self.come.fences && come.calls > self.come.calls
+            let come = line.come();
+            come.censuses < self.come.censuses && come.calls > self.come.calls
         };
-        let lines = self.lines.iter().map(Option::as_ref);
-        let at = (0..)
-            .zip(lines)
-            .find(|(_, line)| line.is_some_and(is_elsewhere));
-        at.map(|(place, _)| place)
+        let lines = (0..).zip(self.lines.iter().map(Option::as_ref));
+        let at = lines.filter(|(_, line)| line.is_some_and(is_elsewhere));
+        at.map(|(place, _)| place).next()
     }
 }
 
@@ -271,6 +256,11 @@ mod tests {
                     .map(|me| Census::new(ranks, me, layout))
                     .collect(),
             }
+        }
+
+        fn call(&mut self, rank: usize, calls: u64) {
+            let come = self.ranks[rank].come();
+            self.ranks[rank].set_come(Come { calls, ..come }, &self.segments);
         }
 
         fn begin(&mut self, rank: usize) {
@@ -360,7 +350,7 @@ mod tests {
         let mut node = Node::new(3);
         // A call that all make, and a fence.
         for rank in 0..3 {
-            node.ranks[rank].call(1, &node.segments);
+            node.call(rank, 1);
         }
         (0..3).for_each(|rank| node.begin(rank));
         assert!(!node.is_over(0, (0, 0)) && !node.is_over(1, (0, 0)));
@@ -368,8 +358,69 @@ mod tests {
         // Rank 2 calls before its second fence what rank 0 does not.
         node.begin(0);
         assert!(!node.is_over(0, (0, 0)));
-        assert_eq!(node.ranks[0].elsewhere(), None, "others are late");
-        node.ranks[2].call(2, &node.segments);
-        assert_eq!(node.ranks[0].elsewhere(), Some(2));
+        assert_eq!(node.ranks[0].elsewhere(LOOK_NS), None, "others are late");
+        node.call(2, 2);
+        assert_eq!(
+            node.ranks[0].elsewhere(LOOK_NS + 1),
+            None,
+            "not all the time"
+        );
+        assert_eq!(node.ranks[0].elsewhere(2 * LOOK_NS), Some(2));
+    }
+
+    #[test]
+    fn who_gives_up_does_not_count() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(0, (0, 0)));
+        node.ranks[0].give_up();
+        assert!(!node.is_over(1, (0, 0)), "rank 0 shows nothing more");
+        assert!(!node.ranks[0].has_ended());
+    }
+
+    #[test]
+    fn who_has_something_to_handle_is_seen() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(1, (0, 0)));
+        let bells = [None, None];
+        assert!(!node.ranks[1].is_over(None, &node.segments, &bells));
+        assert!(!node.is_over(0, (0, 0)));
+        assert_eq!(node.stands(0), [Stand::Done, Stand::Busy]);
+        assert!(node.is_over(1, (0, 0)));
+    }
+
+    #[test]
+    fn who_joins_again_is_looked_at_in_its_new_inbox() {
+        let mut node = Node::new(2);
+        (0..2).for_each(|rank| node.begin(rank));
+        assert!(!node.is_over(1, (0, 0)));
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes()).unwrap();
+        let _inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        let come = node.ranks[0].come();
+        node.ranks[1].forget(0);
+        node.segments[0] = Some(segment);
+        node.ranks[0] = Census::new(2, 0, layout);
+        let before = Come {
+            censuses: come.censuses - 1,
+            ..come
+        };
+        node.ranks[0].set_come(before, &node.segments);
+        assert!(!node.is_over(1, (0, 0)));
+        node.begin(0);
+        assert!(node.is_over(0, (0, 0)));
+        assert!(node.is_over(1, (0, 0)));
+    }
+
+    #[test]
+    fn an_inbox_that_is_damaged_is_named() {
+        let mut node = Node::new(2);
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        node.segments[1] = Some(Segment::create(layout.segment_bytes()).unwrap());
+        node.begin(0);
+        assert!(!node.is_over(0, (0, 0)));
+        let (place, why) = node.ranks[0].damage.clone().unwrap();
+        assert!(place == 1 && why.contains("segment"), "{place}: {why}");
     }
 }

@@ -213,7 +213,7 @@ impl<S: Seating> Handle<S> {
             check_open(state, out)?;
             out.check_no_step("a barrier")?;
             let ticket = collectives.begin(state.id, Operation::SUM, &[]);
-            out.queues.tell_census_of_calls(collectives.begun(state.id));
+            out.queues.has_called(collectives.begun(state.id));
             Ok(ticket)
         })?;
         let outcome = self.seat.wait(what, |job| {

@@ -269,7 +269,8 @@ impl<'h> Simulation<'h> {
     }
 
     /// All ranks join a fence: returns when every message that was sent, and every one that
-    /// handlers sent because of them, was handled. Returns the rounds of counting that it took.
+    /// handlers sent because of them, was handled. Returns the rounds of counting that it took: none
+    /// where all are on one node.
     ///
     /// # Errors
     /// As [`Simulation::step`], and [`SimulationError::Stuck`].

@@ -200,13 +200,21 @@ impl Fence {
                 "a fence, or the end of a step, waits for ranks that have not come to it: {who}"
             )
         });
-        away.or_else(|| {
+        let busy = || {
             let who = of(Stand::Busy)?;
             Some(format!(
                 "a fence, or the end of a step, waits for messages that are still to be sent or \
                  handled on {who}"
             ))
-        })
+        };
+        // A rank whose handler runs for long has looked before that came.
+        let done = || {
+            of(Stand::Done)?;
+            let why = "a fence, or the end of a step, waits for messages that are under way, or in \
+                       a handler";
+            Some(why.to_owned())
+        };
+        away.or_else(busy).or_else(done)
     }
 
     /// Who has come to a fence of the stream, and this rank has not, as text.

@@ -33,7 +33,7 @@ impl Step {
     ) -> Result<Self> {
         out.begin_step(contributors)?;
         let step = Self::over(contributors, state.id, collectives);
-        out.queues.tell_census_of_calls(collectives.begun(state.id));
+        out.queues.has_called(collectives.begun(state.id));
         Ok(step)
     }
 

@@ -22,8 +22,10 @@ use crate::sync::{MappedU64, Ordering, Word, fence};
 /// What a rank shows, in words that it alone writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a, W> {
-    /// The number of what it shows; 0 while it shows nothing.
+    /// The number of what it shows, above those before; 0 while it shows nothing.
     pub number: &'a W,
+    /// The census that it shows it for.
+    pub census: &'a W,
     /// Records that it has sent.
     pub sent: &'a W,
     /// Records that it has delivered.
@@ -31,10 +33,11 @@ pub struct Shown<'a, W> {
 }
 
 impl<W: Word> Shown<'_, W> {
-    /// Owner: shows how many records it has sent and delivered, under a number above those before.
-    /// It then looks whether [all are done](agree).
-    pub fn show<O: Orderings>(&self, number: u64, (sent, delivered): (u64, u64)) {
+    /// Owner: shows for a census how many records it has sent and delivered, under a number above
+    /// those before. It then looks whether [all are done](agree).
+    pub fn show<O: Orderings>(&self, number: u64, census: u64, (sent, delivered): (u64, u64)) {
         self.hide::<O>();
+        self.census.store(census, Ordering::Relaxed);
         self.sent.store(sent, Ordering::Relaxed);
         self.delivered.store(delivered, Ordering::Relaxed);
         // Pairs with `CENSUS_LOAD`: who sees the number sees the counts, and what came before.
@@ -43,32 +46,25 @@ impl<W: Word> Shown<'_, W> {
         fence(O::CENSUS_FENCE);
     }
 
-    /// Whether something is shown of the census whose numbers begin there.
-    #[inline]
-    pub fn is_of(&self, from: u64) -> bool {
-        is_of(self.number.load(Ordering::Relaxed), from)
-    }
-
     /// Owner: shows nothing any more, before it sends.
     #[inline]
     pub fn hide<O: Orderings>(&self) {
         self.number.store(0, Ordering::Relaxed);
         // Pairs with `CENSUS_CHECK_FENCE`: who sees a count that is written later, or what is sent
-        // later, sees the number no more.
+        // later, sees the number no more. Over a fabric, what is sent is handed on by the system or
+        // an adapter, which order it behind this.
         fence(O::CENSUS_HIDE_FENCE);
+    }
+
+    /// Whether something is shown of a census, for who wants to say so and no more.
+    pub fn is_of(&self, census: u64) -> bool {
+        let number = self.number.load(Ordering::Relaxed);
+        number != 0 && self.census.load(Ordering::Relaxed) == census
     }
 }
 
-/// Whether something with this number is shown of the census whose numbers begin at `from`: there
-/// are 2^32 of them.
-#[inline]
-fn is_of(number: u64, from: u64) -> bool {
-    number.wrapping_sub(from) < 1 << 32
-}
-
-/// Whether all show counts of the census whose numbers begin at `from`, and these say that all was
-/// delivered.
-pub fn agree<'a, W, O>(all: impl Iterator<Item = Shown<'a, W>> + Clone, from: u64) -> bool
+/// Whether all show counts of a census, and these say that all was delivered.
+pub fn agree<'a, W, O>(all: impl Iterator<Item = Shown<'a, W>> + Clone, census: u64) -> bool
 where
     W: Word + 'a,
     O: Orderings,
@@ -77,7 +73,7 @@ where
     for of in all.clone() {
         // Pairs with `CENSUS_STORE`.
         let number = of.number.load(O::CENSUS_LOAD);
-        if !is_of(number, from) {
+        if number == 0 || of.census.load(Ordering::Relaxed) != census {
             return false;
         }
         numbers = numbers.wrapping_add(number);
@@ -86,10 +82,10 @@ where
     }
     // Pairs with `CENSUS_HIDE_FENCE`.
     fence(O::CENSUS_CHECK_FENCE);
-    // None of these numbers falls, so that they are the same if their sum is.
+    // None of these numbers falls but to 0, so that they are the same if their sum is.
     for of in all {
         let number = of.number.load(Ordering::Relaxed);
-        if !is_of(number, from) {
+        if number == 0 {
             return false;
         }
         numbers = numbers.wrapping_sub(number);
@@ -97,12 +93,34 @@ where
     numbers == 0 && sent == delivered
 }
 
-/// What a rank shows in its inbox's segment, as all of its node see it.
+/// Says to a rank that a census is over, in a word that this one alone reads.
+pub fn end<W: Word, O: Orderings>(over: &W, census: u64) {
+    // Pairs with `CENSUS_OVER_LOAD`: what all did before is seen by who hears of the end.
+    over.store(census, O::CENSUS_OVER_STORE);
+}
+
+/// The last census of which somebody has said that it is over.
+#[inline]
+pub fn ended<W: Word, O: Orderings>(over: &W) -> u64 {
+    // Pairs with `CENSUS_OVER_STORE`.
+    over.load(O::CENSUS_OVER_LOAD)
+}
+
+/// How far a rank has come with a stream, as it says itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Come {
+    /// Censuses that it has begun.
+    pub censuses: u64,
+    /// Other calls of all ranks that it has begun.
+    pub calls: u64,
+}
+
+/// The part of a rank in a census, in its inbox's segment, as all of its node see it.
 pub struct CensusLine(MappedInbox);
 
 impl fmt::Debug for CensusLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CensusLine({:?})", self.shown())
+        write!(f, "CensusLine({:?}, {:?})", self.shown(), self.come())
     }
 }
 
@@ -121,36 +139,41 @@ impl CensusLine {
     /// What its rank shows.
     #[inline]
     pub fn shown(&self) -> Shown<'_, MappedU64> {
-        let [number, sent, delivered, _] = self.0.census();
+        let [number, census, sent, delivered, ..] = self.0.census();
         Shown {
             number,
+            census,
             sent,
             delivered,
         }
     }
 
-    /// How far its rank has come: whatever it says of that, by [`come`](Self::come).
-    pub fn has_come(&self) -> u64 {
-        self.0.census()[3].load(Ordering::Relaxed)
+    /// How far its rank has come.
+    pub fn come(&self) -> Come {
+        let [.., censuses, calls] = self.0.census();
+        // Pairs with the store in `say`: who has made a call had begun the censuses before that.
+        let calls = calls.load(Ordering::Acquire);
+        Come {
+            censuses: censuses.load(Ordering::Relaxed),
+            calls,
+        }
     }
 
     /// Its rank says how far it has come.
-    pub fn come(&self, far: u64) {
-        self.0.census()[3].store(far, Ordering::Relaxed);
+    pub fn say(&self, come: Come) {
+        let [.., censuses, calls] = self.0.census();
+        censuses.store(come.censuses, Ordering::Relaxed);
+        calls.store(come.calls, Ordering::Release);
     }
 
-    /// The number of the last census that somebody has found to be over: in the line of one rank
-    /// for all.
+    /// The last census of which somebody has told its rank that it is over.
     #[inline]
-    pub fn over(&self) -> u64 {
-        // Pairs with the store in `set_over`: what all did before is seen by who hears of the end.
-        self.0.census_over().load(Shipped::CENSUS_OVER_LOAD)
+    pub fn ended(&self) -> u64 {
+        ended::<_, Shipped>(self.0.census_over())
     }
 
-    /// A census is over.
-    pub fn set_over(&self, census: u64) {
-        self.0
-            .census_over()
-            .store(census, Shipped::CENSUS_OVER_STORE);
+    /// Tells its rank that a census is over.
+    pub fn end(&self, census: u64) {
+        end::<_, Shipped>(self.0.census_over(), census);
     }
 }

@@ -1,6 +1,7 @@
 //! Where everything lies in an inbox's segment.
 //!
-//! Header (128 bytes, with what its rank shows in a census), bitmap of active lanes, 256 bytes per lane for its words and its nursery,
+//! Header (256 bytes: 128 of its rank, with its part in a census, and 128 in which others tell it
+//! that one is over), bitmap of active lanes, 256 bytes per lane for its words and its nursery,
 //! then the lanes' rings, page aligned. Of the 256 bytes the first 64 are the producer's words
 //! (tail, whether it wants space, whether the lane has a producer, where it grew), then come the
 //! 128 of the nursery, then the consumer's head: words with different writers lie at least 128
@@ -24,6 +25,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x03\x00");
 const LINE_BYTES: usize = 128;
 
 const CACHE_LINE_BYTES: usize = 64;
+
+/// The header: words of the owner, then one of others.
+const HEADER_BYTES: usize = 2 * LINE_BYTES;
 
 /// What a lane has before its ring: the producer's words, the nursery, the consumer's word.
 const LANE_WORDS_BYTES: usize = 2 * LINE_BYTES;
@@ -120,7 +124,7 @@ impl InboxLayout {
 
     /// Offset of what lane `lane` has before its ring.
     fn words_offset(&self, lane: u32) -> usize {
-        LINE_BYTES
+        HEADER_BYTES
             + (self.bitmap_words() * 8).next_multiple_of(LINE_BYTES)
             + lane as usize * LANE_WORDS_BYTES
     }
@@ -269,20 +273,21 @@ impl MappedInbox {
     }
 
     /// What the owner shows in a census, and how far it has come, behind the header's words.
-    pub(crate) fn census(&self) -> [&MappedU64; 4] {
-        [24, 32, 40, 48].map(|offset| self.word(offset))
+    pub(crate) fn census(&self) -> [&MappedU64; 6] {
+        [24, 32, 40, 48, 56, 64].map(|offset| self.word(offset))
     }
 
-    /// The last census that was over: anybody writes it, so it has a cache line of its own.
+    /// The last census of which the owner was told that it is over.
+    #[inline]
     pub(crate) fn census_over(&self) -> &MappedU64 {
-        self.word(CACHE_LINE_BYTES)
+        self.word(LINE_BYTES)
     }
 
     pub(crate) fn bitmap(&self) -> &[MappedU64] {
         // SAFETY: the bitmap's words lie behind the header and before the lanes' words, as in
         // `word`; the pointer is the segment's own, so that it may be used for all of them.
         unsafe {
-            let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
+            let first = self.segment.as_ptr().add(HEADER_BYTES).cast::<MappedU64>();
             std::slice::from_raw_parts(first, self.layout.bitmap_words())
         }
     }
@@ -428,7 +433,7 @@ unsafe impl<K: Deref<Target = Segment>> LaneStorage for MappedLane<K> {
         // SAFETY: the bitmap lies before the lanes' words, one bit for each lane, inside the
         // segment that `self` keeps; it is accessed through atomics only.
         let word = unsafe {
-            let first = self.segment.as_ptr().add(LINE_BYTES).cast::<MappedU64>();
+            let first = self.segment.as_ptr().add(HEADER_BYTES).cast::<MappedU64>();
             &*first.add(self.lane as usize / 64)
         };
         (word, 1 << (self.lane % 64))

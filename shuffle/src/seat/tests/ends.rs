@@ -339,3 +339,38 @@ fn a_round_calls_at_its_start_unless_it_may_not_begin() {
     stream.wait().unwrap();
     job.shutdown().unwrap();
 }
+
+/// Rank 0 has started a fence, to which the other one comes once nothing moves there any more.
+fn hear_of_the_end(rank: u32, bootstrap: Custom) -> Result<()> {
+    static RESTS: AtomicU64 = AtomicU64::new(0);
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let stream = job.stream::<u64>("fenced").handler(|_, _, _| ()).open()?;
+    if rank == 1 {
+        while RESTS.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        stream.fence()?;
+        return job.shutdown();
+    }
+    stream.start(End::Fence)?;
+    let mut rounds = 0;
+    while rounds < 1000 {
+        rounds = if job.progress()? { 0 } else { rounds + 1 };
+    }
+    RESTS.store(1, Ordering::Relaxed);
+    let begun = std::time::Instant::now();
+    // Who waits elsewhere for the end is told by that.
+    while !job.progress()? {
+        assert!(begun.elapsed() < LONG, "the end has not been said");
+        thread::yield_now();
+    }
+    stream.wait()?;
+    job.shutdown()
+}
+
+#[test]
+fn the_end_of_a_fence_is_progress_though_nothing_comes() {
+    for (rank, outcome) in ranks(2, |_| 0, hear_of_the_end) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}
