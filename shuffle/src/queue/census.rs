@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::census::{Come, agree};
-use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Shipped};
-use trihop_transport::sync::MappedU64;
+use trihop_transport::ring::census::{Come, Shown, agree};
+use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Orderings, Shipped};
+use trihop_transport::sync::{MappedU64, Word};
 
 /// Where a rank of the node stands with a fence that another one waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +25,10 @@ pub(crate) enum Stand {
 /// How often, at most, a rank that waits looks for others that have called something else.
 const LOOK_NS: u64 = 1_000_000;
 
-/// The census of a stream on a node, as one of its ranks sees it.
-pub(crate) struct Census {
-    /// By place, those of the ranks; none where the inbox there has not come, or was not looked at.
-    lines: Box<[Option<CensusLine>]>,
-    layout: InboxLayout,
-    me: usize,
-    come: Come,
+/// A rank's part, wherever that lies what all show.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Part {
+    pub come: Come,
     /// Times that this rank has shown its counts.
     shown: u64,
     /// What it shows now, if it does.
@@ -40,6 +37,95 @@ pub(crate) struct Census {
     looked: bool,
     /// The census that was begun last is not over.
     waits: bool,
+}
+
+/// What a look at a census has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It is not over, as far as this rank knows.
+    Nothing,
+    /// It is, as another rank has said.
+    Heard,
+    /// It is, and this rank is to say so.
+    End,
+}
+
+impl Part {
+    /// The next census begins.
+    pub fn begin(&mut self) {
+        self.come.censuses += 1;
+        (self.counts, self.looked, self.waits) = (None, false, true);
+    }
+
+    /// Shows these counts, of records sent and delivered, where nothing waits on this rank, and
+    /// looks whether the census is over. This rank shows what it has as `own`, and was told of the
+    /// end of census `ended`; `all` show something, unless somebody is missing.
+    pub fn poll<'a, W: Word + 'a, O: Orderings>(
+        &mut self,
+        counts: Option<(u64, u64)>,
+        own: Shown<'_, W>,
+        ended: u64,
+        all: Option<impl Iterator<Item = Shown<'a, W>> + Clone>,
+    ) -> Found {
+        if self.has_ended(ended) {
+            self.rest();
+            return Found::Heard;
+        }
+        let Some(counts) = counts else {
+            if self.is_shown() {
+                self.hide::<_, O>(own); // so that others see for whom they wait
+            }
+            return Found::Nothing;
+        };
+        if self.counts != Some(counts) {
+            self.shown += 1;
+            own.show::<O>(self.shown, self.come.censuses, counts);
+            (self.counts, self.looked) = (Some(counts), false);
+        }
+        if self.looked {
+            return Found::Nothing; // who shows more looks again
+        }
+        let Some(all) = all else {
+            return Found::Nothing;
+        };
+        self.looked = true;
+        if !agree::<W, O>(all, self.come.censuses) {
+            return Found::Nothing;
+        }
+        self.rest();
+        Found::End
+    }
+
+    fn rest(&mut self) {
+        (self.waits, self.counts) = (false, None);
+    }
+
+    /// Whether this rank waits for the end of the census with this number.
+    #[inline]
+    pub fn has_ended(&self, census: u64) -> bool {
+        self.waits && census == self.come.censuses
+    }
+
+    /// Whether this rank shows its counts: it hides them before it sends.
+    #[inline]
+    pub fn is_shown(&self) -> bool {
+        self.counts.is_some()
+    }
+
+    /// It is about to send, or has something to handle.
+    pub fn hide<W: Word, O: Orderings>(&mut self, own: Shown<'_, W>) {
+        self.counts = None;
+        own.hide::<O>();
+    }
+}
+
+/// The census of a stream on a node, as one of its ranks sees it.
+pub(crate) struct Census {
+    part: Part,
+    /// By place, those of the ranks; none where the inbox there has not come, or was not looked at.
+    lines: Box<[Option<CensusLine>]>,
+    layout: InboxLayout,
+    me: usize,
     /// When it last looked for others that have called something else.
     looked_at_ns: u64,
     /// The place of an inbox that is damaged, and how.
@@ -50,14 +136,10 @@ impl Census {
     /// Of a node of so many ranks, whose inboxes have this layout.
     pub fn new(ranks: u32, me: u32, layout: InboxLayout) -> Self {
         Self {
+            part: Part::default(),
             lines: (0..ranks).map(|_| None).collect(),
             layout,
             me: me as usize,
-            come: Come::default(),
-            shown: 0,
-            counts: None,
-            looked: false,
-            waits: false,
             looked_at_ns: 0,
             damage: None,
         }
@@ -65,12 +147,12 @@ impl Census {
 
     /// How far this rank has come.
     pub fn come(&self) -> Come {
-        self.come
+        self.part.come
     }
 
     /// It has come so far, as it says from now on.
     pub fn set_come(&mut self, come: Come, segments: &[Option<Arc<Segment>>]) {
-        self.come = come;
+        self.part.come = come;
         if let Some(line) = self.line(self.me, segments) {
             line.say(come);
         }
@@ -93,21 +175,14 @@ impl Census {
     pub fn forget(&mut self, place: u32) {
         if let Some(line) = self.lines.get_mut(place as usize) {
             *line = None;
-            self.looked = false;
+            self.part.looked = false;
         }
     }
 
     /// The next fence begins.
     pub fn begin(&mut self, segments: &[Option<Arc<Segment>>]) {
-        (self.counts, self.looked, self.waits) = (None, false, true);
-        let censuses = self.come.censuses + 1;
-        self.set_come(
-            Come {
-                censuses,
-                ..self.come
-            },
-            segments,
-        );
+        self.part.begin();
+        self.set_come(self.part.come, segments);
     }
 
     /// Whether the fence that was begun last is over. `counts` are of records that this rank has
@@ -118,52 +193,28 @@ impl Census {
         segments: &[Option<Arc<Segment>>],
         bells: &[Option<Arc<Bell>>],
     ) -> bool {
-        if self.has_ended() {
-            return self.end();
-        }
-        let Some(counts) = counts else {
-            if self.is_shown() {
-                self.hide(); // so that others see for whom they wait
-            }
+        let has_all = (0..self.lines.len()).all(|place| self.line(place, segments).is_some());
+        let Some(own) = &self.lines[self.me] else {
             return false;
         };
-        if self.counts != Some(counts) {
-            let (number, census) = (self.shown + 1, self.come.censuses);
-            let Some(line) = self.line(self.me, segments) else {
-                return false;
-            };
-            line.shown().show::<Shipped>(number, census, counts);
-            (self.shown, self.counts, self.looked) = (number, Some(counts), false);
-        }
-        if self.looked {
-            return false; // who shows more looks again
-        }
-        self.looked = (0..self.lines.len()).all(|place| self.line(place, segments).is_some());
-        if !self.looked {
-            return false;
-        }
         let lines = || self.lines.iter().flatten();
-        let all = lines().map(CensusLine::shown);
-        if !agree::<MappedU64, Shipped>(all, self.come.censuses) {
-            return false;
+        let all = has_all.then(|| lines().map(CensusLine::shown));
+        let part = &mut self.part;
+        let found = part.poll::<MappedU64, Shipped>(counts, own.shown(), own.ended(), all);
+        if found == Found::End {
+            lines().for_each(|line| line.end(part.come.censuses));
+            let others = bells.iter().take(self.lines.len()).enumerate();
+            let others = others.filter(|(place, _)| *place != self.me);
+            others.for_each(|(_, bell)| bell.iter().for_each(|bell| bell.ring()));
         }
-        lines().for_each(|line| line.end(self.come.censuses));
-        let others = bells.iter().take(self.lines.len()).enumerate();
-        let others = others.filter(|(place, _)| *place != self.me);
-        others.for_each(|(_, bell)| bell.iter().for_each(|bell| bell.ring()));
-        self.end()
-    }
-
-    fn end(&mut self) -> bool {
-        (self.waits, self.counts) = (false, None);
-        true
+        found != Found::Nothing
     }
 
     /// Whether somebody has found that the fence which this rank waits for is over.
     #[inline]
     pub fn has_ended(&self) -> bool {
         let line = self.lines[self.me].as_ref();
-        self.waits && line.is_some_and(|line| line.ended() == self.come.censuses)
+        line.is_some_and(|line| self.part.has_ended(line.ended()))
     }
 
     /// This rank waits no more for the fence that it has begun, which may never be over.
@@ -171,29 +222,28 @@ impl Census {
         if self.is_shown() {
             self.hide();
         }
-        self.waits = false;
+        self.part.rest();
     }
 
-    /// Whether this rank shows its counts: it hides them before it sends.
+    /// See [`Part::is_shown`].
     #[inline]
     pub fn is_shown(&self) -> bool {
-        self.counts.is_some()
+        self.part.is_shown()
     }
 
-    /// It is about to send, or has something to handle.
+    /// It is about to send.
     #[cold]
     pub fn hide(&mut self) {
-        self.counts = None;
-        if let Some(line) = &self.lines[self.me] {
-            line.shown().hide::<Shipped>();
+        if let Some(own) = &self.lines[self.me] {
+            self.part.hide::<_, Shipped>(own.shown());
         }
     }
 
     /// Where the ranks stand with the fence that this one waits for, by place; nowhere where it
     /// waits for none.
     pub fn stands(&self) -> impl Iterator<Item = Stand> {
-        let censuses = self.come.censuses;
-        let lines = self.lines.iter().filter(|_| self.waits);
+        let censuses = self.part.come.censuses;
+        let lines = self.lines.iter().filter(|_| self.part.waits);
         lines.map(move |line| match line {
             Some(line) if line.shown().is_of(censuses) => Stand::Done,
             Some(line) if line.come().censuses >= censuses => Stand::Busy,
@@ -203,7 +253,7 @@ impl Census {
 
     /// Places of the ranks that have come to a fence to which this one has not.
     pub fn ahead(&self, segments: &[Option<Arc<Segment>>]) -> impl Iterator<Item = u32> {
-        let (censuses, layout) = (self.come.censuses, self.layout);
+        let (censuses, layout) = (self.part.come.censuses, self.layout);
         let segments = (0..).zip(segments).take(self.lines.len());
         segments.filter_map(move |(place, segment)| {
             let line = CensusLine::new(Arc::clone(segment.as_ref()?), layout).ok()?;
@@ -218,9 +268,10 @@ impl Census {
             return None;
         }
         self.looked_at_ns = now_ns;
+        let mine = self.part.come;
         let is_elsewhere = |line: &CensusLine| {
             let come = line.come();
-            come.censuses < self.come.censuses && come.calls > self.come.calls
+            come.censuses < mine.censuses && come.calls > mine.calls
         };
         let lines = (0..).zip(self.lines.iter().map(Option::as_ref));
         let at = lines.filter(|(_, line)| line.is_some_and(is_elsewhere));

@@ -1,6 +1,7 @@
 //! What ends a step, through every order of what can happen on three ranks: each choice of who does
 //! something next is followed, and no state twice.
 
+mod censuses;
 mod fences;
 mod rounds;
 
