@@ -454,7 +454,8 @@ impl Engine {
             stream_sizes,
             route,
         } = plan;
-        inbox.set_bells(self.members.bells(), route.lanes_per_rank());
+        let bells = Arc::clone(self.members.bells());
+        inbox.set_bells(bells, route.lanes_per_rank());
         let (mover, tag_bits) = self.link.as_ref().map_or((Mover::Read, TAG_BITS), |l| {
             let limits = l.limits();
             (limits.mover, limits.tag_bits)

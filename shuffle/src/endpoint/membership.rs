@@ -245,7 +245,8 @@ impl Engine {
         for (state, out) in self.streams.iter_mut().zip(&mut self.outs) {
             out.queues.members = Arc::clone(&self.members);
             let lanes = out.queues.route.lanes_per_rank();
-            state.inbound.inbox.set_bells(self.members.bells(), lanes);
+            let bells = Arc::clone(self.members.bells());
+            state.inbound.inbox.set_bells(bells, lanes);
         }
     }
 }

@@ -310,7 +310,7 @@ impl Queues {
     pub fn is_census_over(&mut self, counts: Option<(u64, u64)>) -> bool {
         let (segments, bells) = (self.lanes.segments(), self.members.bells());
         let census = self.census.as_mut();
-        census.is_some_and(|census| census.is_over(counts, segments, &bells))
+        census.is_some_and(|census| census.is_over(counts, segments, bells))
     }
 
     /// Whether another rank has found that it is.
@@ -495,7 +495,8 @@ impl Queues {
     pub fn failure(&self) -> Option<(EndpointId, String)> {
         let of_census = || {
             let (place, why) = self.census.as_ref()?.damage.clone()?;
-            Some((self.topology.endpoint_at(place), why))
+            let end = self.topology.endpoint_at(place);
+            (!self.lost.contains(&end)).then_some((end, why))
         };
         self.lanes.failure().or_else(of_census)
     }

@@ -31,7 +31,7 @@ impl StreamState {
         if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        if self.urgent > 0 && out.queues.has_census_ended() {
+        if out.queues.has_census_ended() {
             return true;
         }
         let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();

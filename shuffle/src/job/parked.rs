@@ -180,11 +180,11 @@ impl Parked {
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.
             let was_over = matches!(under_way.ending, Ending::Over(_));
-            let is_under_way = matches!(under_way.poll(engine), Ok(false));
-            if is_under_way {
+            let polled = under_way.poll(engine);
+            if matches!(polled, Ok(false)) {
                 continue;
             }
-            has_ended |= !was_over;
+            has_ended |= polled.is_ok() && !was_over;
             self.woken.extend(under_way.waker.take());
             if under_way.at_end == AtEnd::Waits && end_step(engine, under_way.id).is_ok() {
                 under_way.at_end = AtEnd::Told;

@@ -105,8 +105,10 @@ impl JobState {
             state.add_reasons(out, &mut reasons);
         }
         for (state, out) in self.engine.open_streams() {
-            let ahead = [Round::ahead(state, out), Fence::ahead(state, out)];
-            for ahead in ahead.iter().flatten() {
+            // Who ends a step whose contributors are not done here is not behind.
+            let is_behind = !self.is_ending(state.id);
+            let fence = is_behind.then(|| Fence::ahead(state, out)).flatten();
+            for ahead in Round::ahead(state, out).into_iter().chain(fence) {
                 reasons.add(|| format!("`{}`: {ahead}", state.name));
             }
         }
@@ -182,7 +184,8 @@ impl JobState {
         let mut open = self.engine.open_streams();
         let is_behind = !behind.is_empty()
             || open.any(|(state, out)| {
-                state.rounds.is_behind() || out.queues.ahead_in_census().next().is_some()
+                let mut ahead = out.queues.ahead_in_census();
+                state.rounds.is_behind() || !self.is_ending(state.id) && ahead.next().is_some()
             });
         let parked = &self.parked;
         let ends = parked.ends().chain(parked.rounds()).next().is_some();

@@ -51,8 +51,8 @@ impl Members {
     }
 
     /// What wakes the members of the node, by place.
-    pub fn bells(&self) -> Arc<[Option<Arc<Bell>>]> {
-        Arc::clone(&self.bells)
+    pub fn bells(&self) -> &Arc<[Option<Arc<Bell>>]> {
+        &self.bells
     }
 
     /// The epoch of the member at a place of the node, and what wakes it; `None` while it is away.

@@ -176,6 +176,7 @@ impl Census {
         if let Some(line) = self.lines.get_mut(place as usize) {
             *line = None;
             self.part.looked = false;
+            self.damage.take_if(|(at, _)| *at == place);
         }
     }
 
@@ -213,7 +214,7 @@ impl Census {
     /// Whether somebody has found that the fence which this rank waits for is over.
     #[inline]
     pub fn has_ended(&self) -> bool {
-        let line = self.lines[self.me].as_ref();
+        let line = self.lines[self.me].as_ref().filter(|_| self.part.waits);
         line.is_some_and(|line| self.part.has_ended(line.ended()))
     }
 

@@ -197,7 +197,8 @@ impl Fence {
         let of = |stand| names_of(state, out.queues.standing(stand));
         let away = of(Stand::Away).map(|who| {
             format!(
-                "a fence, or the end of a step, waits for ranks that have not come to it: {who}"
+                "a fence, or the end of a step, waits for ranks that have not come to it, or \
+                 whose contributors are not done: {who}"
             )
         });
         let busy = || {

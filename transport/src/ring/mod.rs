@@ -13,9 +13,9 @@
 //! does not panic: positions and lengths are checked against our own copies, and a violation is
 //! [`Corrupt`].
 //!
-//! The algorithms ([`spsc`], [`bitmap`], [`census`], [`doorbell`], [`layout`]) are generic over where their
-//! words live and over their [`Orderings`], so that `loom-tests` checks exactly this code and can
-//! weaken one ordering at a time.
+//! The algorithms ([`spsc`], [`bitmap`], [`census`], [`doorbell`], [`layout`]) are generic over
+//! where their words live and over their [`Orderings`], so that `loom-tests` checks exactly this
+//! code and can weaken one ordering at a time.
 
 pub mod bitmap;
 pub mod census;

@@ -51,7 +51,8 @@ fn differ(rank: u32, bootstrap: Custom) -> Result<()> {
         beta.start(End::Fence)?;
         let words = [
             "`alpha`: this rank has not come to the end of a round, others have: rank 0",
-            "`beta`: a fence, or the end of a step, waits for ranks that have not come to it: rank 0",
+            "`beta`: a fence, or the end of a step, waits for ranks that have not come to it, or \
+             whose contributors are not done: rank 0",
         ];
         find(&job, &words)?;
         alpha.round()?;

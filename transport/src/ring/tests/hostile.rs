@@ -15,7 +15,7 @@ const WORDS: [usize; 4] = [0, 8, 24, 192];
 
 /// Where the words of a lane begin.
 fn words(lane: usize) -> usize {
-    256 + lane * 256
+    384 + lane * 256
 }
 
 #[test]

@@ -13,7 +13,7 @@ const CAPACITY: u64 = 4096;
 const NURSERY: u64 = NURSERY_BYTES as u64;
 
 /// Where the words of the only lane begin, and its nursery behind the producer's line.
-const NURSERY_OFFSET: u64 = 256 + 64;
+const NURSERY_OFFSET: u64 = 384 + 64;
 
 #[derive(Debug, Clone)]
 enum Operation {
