@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::Custom;
 
@@ -345,8 +345,10 @@ fn hear_of_the_end(rank: u32, bootstrap: Custom) -> Result<()> {
     static RESTS: AtomicU64 = AtomicU64::new(0);
     let job = Job::start_with(over_network(), Box::new(bootstrap))?;
     let stream = job.stream::<u64>("fenced").handler(|_, _, _| ()).open()?;
+    let begun = Instant::now();
     if rank == 1 {
         while RESTS.load(Ordering::Relaxed) == 0 {
+            assert!(begun.elapsed() < LONG, "rank 0 does not rest");
             thread::yield_now();
         }
         stream.fence()?;
@@ -358,7 +360,6 @@ fn hear_of_the_end(rank: u32, bootstrap: Custom) -> Result<()> {
         rounds = if job.progress()? { 0 } else { rounds + 1 };
     }
     RESTS.store(1, Ordering::Relaxed);
-    let begun = std::time::Instant::now();
     // Who waits elsewhere for the end is told by that.
     while !job.progress()? {
         assert!(begun.elapsed() < LONG, "the end has not been said");

@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trihop_transport::ring::Shipped;
 use trihop_transport::ring::census::Shown;
@@ -222,12 +221,6 @@ impl Explored for World {
             }
             Choice::Look(rank) => self.look(rank),
         }
-    }
-
-    fn hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        format!("{self:?}").hash(&mut hasher);
-        hasher.finish()
     }
 
     fn is_done(&self) -> bool {

@@ -2,7 +2,6 @@
 //! and steps; messages between two ranks keep their order, as on an edge.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{RANKS, World as Explored, explore};
 use crate::engine::contribution::{Contribution, Contributors};
@@ -233,12 +232,6 @@ impl Explored for World {
             }
             Choice::Look(rank) => self.look(rank),
         }
-    }
-
-    fn hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        format!("{self:?}").hash(&mut hasher);
-        hasher.finish()
     }
 
     fn is_given_up(&self) -> bool {

@@ -7,6 +7,7 @@ mod rounds;
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 const RANKS: usize = 3;
 
@@ -21,7 +22,12 @@ trait World: Clone + Debug {
     /// It happens; where it breaks what is promised, that is a panic.
     fn take(&mut self, choice: Self::Choice);
 
-    fn hash(&self) -> u64;
+    /// Of all that the state says of itself.
+    fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        format!("{self:?}").hash(&mut hasher);
+        hasher.finish()
+    }
 
     /// Whether nothing is followed from here.
     fn is_given_up(&self) -> bool {
