@@ -3,7 +3,7 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_transport::ring::census::{Shown, agree, end, ended};
+use trihop_transport::ring::census::{Come, Shown, agree, end, ended};
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
@@ -45,6 +45,16 @@ impl Node {
         })
     }
 
+    /// Sends to these ranks, after which they have so many messages.
+    fn send<O: Orderings>(&self, rank: usize, to: [(usize, u64); 2], hides: bool) {
+        if hides {
+            self.lines[rank].shown().hide::<O>();
+        }
+        for (rank, messages) in to {
+            self.inboxes[rank].store(messages, Ordering::Relaxed);
+        }
+    }
+
     fn show<O: Orderings>(&self, rank: usize, number: u64, counts: (u64, u64)) -> bool {
         let line = self.lines[rank].shown();
         line.show::<O>(number, CENSUS, counts);
@@ -62,19 +72,14 @@ fn chain<O: Orderings + 'static>(hides: bool) {
         let other = {
             let node = Arc::clone(&node);
             thread::spawn(move || {
-                if hides {
-                    node.lines[1].shown().hide::<O>();
-                }
-                node.inboxes[0].store(1, Ordering::Relaxed);
-                node.inboxes[0].store(2, Ordering::Relaxed);
+                node.send::<O>(1, [(0, 1), (0, 2)], hides);
                 node.show::<O>(1, 2, (2, 1))
             })
         };
         let mut heard = 0;
         let mut is_over = false;
         for number in 0..2 {
-            // As the fence of a lane's consumer, which lies between the look at the lane and
-            // whatever it does then.
+            // A consumer's look at a lane acquires what its producer did before.
             let came = node.inboxes[0].load(Ordering::Acquire);
             if came > heard {
                 heard = came;
@@ -99,13 +104,7 @@ fn chain_of_three<O: Orderings + 'static>(hides: bool) {
         node.lines[1].shown().show::<O>(1, CENSUS, (0, 0));
         let sender = {
             let node = Arc::clone(&node);
-            thread::spawn(move || {
-                if hides {
-                    node.lines[1].shown().hide::<O>();
-                }
-                node.inboxes[2].store(1, Ordering::Relaxed);
-                node.inboxes[0].store(1, Ordering::Relaxed);
-            })
+            thread::spawn(move || node.send::<O>(1, [(2, 1), (0, 1)], hides))
         };
         let receiver = {
             let node = Arc::clone(&node);
@@ -148,6 +147,24 @@ fn hears<O: Orderings + 'static>() {
         }
         doer.join().unwrap();
         finder.join().unwrap();
+    });
+}
+
+/// A rank begins a census and then a call, and is not seen to have begun the call alone.
+fn comes<O: Orderings + 'static>() {
+    loom::model(|| {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let other = {
+            let words = Arc::clone(&words);
+            thread::spawn(move || {
+                for (censuses, calls) in [(1, 0), (1, 1)] {
+                    Come { censuses, calls }.say::<_, O>(&words[0], &words[1]);
+                }
+            })
+        };
+        let come = Come::read::<_, O>(&words[0], &words[1]);
+        assert!(come.calls <= come.censuses, "a call before its census");
+        other.join().unwrap();
     });
 }
 
@@ -214,6 +231,11 @@ fn who_hears_of_the_end_sees_what_was_done() {
 }
 
 #[test]
+fn who_has_made_a_call_has_begun_the_census_before_it() {
+    comes::<Shipped>();
+}
+
+#[test]
 fn of_two_who_show_one_finds_the_end() {
     both::<Shipped>();
 }
@@ -268,4 +290,16 @@ twin!(
     CENSUS_OVER_LOAD = Relaxed,
     hears,
     "is not seen"
+);
+twin!(
+    twin_weak_come_store,
+    CENSUS_COME_STORE = Relaxed,
+    comes,
+    "a call before"
+);
+twin!(
+    twin_weak_come_load,
+    CENSUS_COME_LOAD = Relaxed,
+    comes,
+    "a call before"
 );

@@ -115,6 +115,26 @@ pub struct Come {
     pub calls: u64,
 }
 
+impl Come {
+    /// Its rank says that, in two words that it alone writes.
+    pub fn say<W: Word, O: Orderings>(self, censuses: &W, calls: &W) {
+        censuses.store(self.censuses, Ordering::Relaxed);
+        // Pairs with `CENSUS_COME_LOAD`.
+        calls.store(self.calls, O::CENSUS_COME_STORE);
+    }
+
+    /// What a rank has said. Whose call is seen has begun the censuses before that for this look,
+    /// too.
+    pub fn read<W: Word, O: Orderings>(censuses: &W, calls: &W) -> Self {
+        // Pairs with `CENSUS_COME_STORE`.
+        let calls = calls.load(O::CENSUS_COME_LOAD);
+        Self {
+            censuses: censuses.load(Ordering::Relaxed),
+            calls,
+        }
+    }
+}
+
 /// The part of a rank in a census, in its inbox's segment, as all of its node see it.
 pub struct CensusLine(MappedInbox);
 
@@ -151,19 +171,13 @@ impl CensusLine {
     /// How far its rank has come.
     pub fn come(&self) -> Come {
         let [.., censuses, calls] = self.0.census();
-        // Pairs with the store in `say`: who has made a call had begun the censuses before that.
-        let calls = calls.load(Ordering::Acquire);
-        Come {
-            censuses: censuses.load(Ordering::Relaxed),
-            calls,
-        }
+        Come::read::<_, Shipped>(censuses, calls)
     }
 
     /// Its rank says how far it has come.
     pub fn say(&self, come: Come) {
         let [.., censuses, calls] = self.0.census();
-        censuses.store(come.censuses, Ordering::Relaxed);
-        calls.store(come.calls, Ordering::Release);
+        come.say::<_, Shipped>(censuses, calls);
     }
 
     /// The last census of which somebody has told its rank that it is over.

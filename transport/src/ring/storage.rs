@@ -201,6 +201,12 @@ pub trait Orderings {
     /// Between the two looks at what all show in a census. Partner:
     /// [`CENSUS_HIDE_FENCE`](Self::CENSUS_HIDE_FENCE).
     const CENSUS_CHECK_FENCE: Ordering = Ordering::Acquire;
+    /// Saying how many calls a rank has begun, after how many censuses. Partner:
+    /// [`CENSUS_COME_LOAD`](Self::CENSUS_COME_LOAD).
+    const CENSUS_COME_STORE: Ordering = Ordering::Release;
+    /// Looking how many calls a rank has begun, before how many censuses. Partner:
+    /// [`CENSUS_COME_STORE`](Self::CENSUS_COME_STORE).
+    const CENSUS_COME_LOAD: Ordering = Ordering::Acquire;
     /// Saying that a census is over. Partner: [`CENSUS_OVER_LOAD`](Self::CENSUS_OVER_LOAD).
     const CENSUS_OVER_STORE: Ordering = Ordering::Release;
     /// Hearing that a census is over. Partner: [`CENSUS_OVER_STORE`](Self::CENSUS_OVER_STORE).
