@@ -11,13 +11,11 @@ mod ranks;
 mod reception;
 mod starter;
 
-use std::env;
-use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::versions::Versions;
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener, SEND_DEADLINE};
-use crate::protocol::wire::{FEATURE, VERSION};
 use crate::secret::Secret;
 use crate::topology::{EndpointId, Rank, Topology};
 
@@ -68,91 +66,14 @@ pub fn default_name() -> String {
     format!("trihop-agent-{}", rustix::process::geteuid().as_raw())
 }
 
-/// What must agree between a rank and its agent: the wire format, the major and minor version of
-/// the release, and the feature number ([`FEATURE`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Versions {
-    wire: u8,
-    release: String,
-    feature: u32,
-}
-
-impl Versions {
-    fn ours() -> Self {
-        Self {
-            wire: VERSION,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            feature: FEATURE,
-        }
-    }
-
-    /// As they stand before all that is said: the bytes that every version understands, with the
-    /// feature number behind the release's.
-    fn encode(&self) -> Vec<u8> {
-        let release = format!("{}+{}", self.release, self.feature);
-        // No release has a name of more than 240 bytes.
-        let lengths = [self.wire, release.len() as u8];
-        [&MAGIC[..], &lengths, release.as_bytes()].concat()
-    }
-
-    /// With what stands behind them.
-    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let rest = bytes.strip_prefix(&MAGIC)?;
-        let (&[wire, length], rest) = rest.split_first_chunk()?;
-        let (release, rest) = rest.split_at_checked(usize::from(length))?;
-        let release = String::from_utf8_lossy(release);
-        // Before there were any, it was 0.
-        let (release, feature) = release.split_once('+').unwrap_or((&*release, "0"));
-        let versions = Self {
-            wire,
-            release: release.escape_default().to_string(),
-            feature: feature.parse().ok()?,
-        };
-        Some((versions, rest))
-    }
-
-    fn agree_with(&self, other: &Self) -> bool {
-        let compared = |versions: &Self| {
-            let mut numbers = versions.release.splitn(3, '.').map(str::to_owned);
-            let minor = [numbers.next(), numbers.next()];
-            (versions.wire, versions.feature, minor)
-        };
-        compared(self) == compared(other)
-    }
-}
-
-impl fmt::Display for Versions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            wire,
-            release,
-            feature,
-        } = self;
-        write!(
-            f,
-            "{release} (wire version {wire}, feature number {feature})"
-        )
-    }
-}
-
-/// Our versions.
+/// Our versions, as they stand before all that ranks and agents say.
 fn prefix() -> Vec<u8> {
-    Versions::ours().encode()
+    Versions::ours().encode(MAGIC)
 }
 
-/// What stands behind the versions.
-///
-/// # Errors
-/// Other versions, with ours; an empty text where no library of ours has written these bytes.
+/// What stands behind the versions: see [`Versions::behind`].
 fn behind_versions(bytes: &[u8]) -> Result<&[u8], String> {
-    let (theirs, rest) = Versions::decode(bytes).ok_or_else(String::new)?;
-    let ours = Versions::ours();
-    match theirs.agree_with(&ours) {
-        true => Ok(rest),
-        false => Err(format!(
-            "trihop {theirs} here and {ours} there; start one version everywhere"
-        )),
-    }
+    Versions::behind(MAGIC, bytes)
 }
 
 fn failed(why: impl Into<String>) -> Error {

@@ -2,6 +2,7 @@ use std::thread;
 
 use super::*;
 use crate::bootstrap::Bootstrap;
+use crate::protocol::wire::VERSION;
 
 fn name(what: &str) -> String {
     format!("trihop-test-agent-{what}-{}", std::process::id())
@@ -98,13 +99,13 @@ fn major_minor_and_feature_numbers_are_compared_and_patches_are_not() {
     assert!(ours.agree_with(&ours) && ours.agree_with(&patched));
     for theirs in made_up() {
         assert!(!ours.agree_with(&theirs), "{theirs}");
-        let bytes = [&theirs.encode()[..], b"rest"].concat();
-        assert_eq!(Versions::decode(&bytes), Some((theirs, &b"rest"[..])));
+        let bytes = [&theirs.encode(MAGIC)[..], b"rest"].concat();
+        assert_eq!(Versions::decode(MAGIC, &bytes), Some((theirs, &b"rest"[..])));
         assert!(behind_versions(&bytes).is_err_and(|why| !why.is_empty()));
     }
     // As it was before there were feature numbers, and what nobody says.
     let before = [&MAGIC[..], &[VERSION, 5], b"0.1.0rest"].concat();
-    let (before, rest) = Versions::decode(&before).unwrap();
+    let (before, rest) = Versions::decode(MAGIC, &before).unwrap();
     assert_eq!((before.feature, rest), (0, &b"rest"[..]));
     assert!(before.to_string().contains("feature number 0"));
     for none in [&b"0.1.0+"[..], b"0.1.0+x", b"0.1.0+1+1"] {
@@ -125,7 +126,7 @@ fn a_rank_whose_agent_is_of_another_version_names_both() {
         };
         let (hello, ..) = agent.accept(soon()).unwrap();
         let (_, nonce) = hello.split_last_chunk::<8>().unwrap();
-        let answer = [&theirs.encode()[..], &[REFUSED], b"as it says"].concat();
+        let answer = [&theirs.encode(MAGIC)[..], &[REFUSED], b"as it says"].concat();
         let rank_socket = socket_name(u64::from_le_bytes(*nonce));
         DescriptorListener::send_until(&rank_socket, &answer, &[], soon()).unwrap();
         let refused = rank.join().unwrap().unwrap_err().to_string();
@@ -154,7 +155,7 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     }
     for theirs in made_up() {
         let [place, nodes] = [ANY, 0].map(u32::to_le_bytes);
-        let hello = [&theirs.encode()[..], &place, &nodes, &nonce.to_le_bytes()].concat();
+        let hello = [&theirs.encode(MAGIC)[..], &place, &nodes, &nonce.to_le_bytes()].concat();
         DescriptorListener::send_until(&name, &hello, &[], soon()).unwrap();
         let (bytes, ..) = listener.accept(soon()).unwrap();
         let said = String::from_utf8_lossy(&bytes).into_owned();

@@ -19,6 +19,7 @@ mod shared;
 mod single;
 mod socket;
 mod tasks;
+mod versions;
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,6 +42,7 @@ pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use shared::Shared;
 pub use single::Single;
+pub use versions::Versions;
 
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
 pub const KEY_BYTES_MAX: usize = 24;
