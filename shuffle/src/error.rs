@@ -152,6 +152,15 @@ macro_rules! declare {
                 /// What is wrong with it.
                 why: String,
             },
+            /// What served a guest has ended, or can serve it no longer: the port is of no use any
+            /// more. What was sent by it and not waited for may be lost. Attach at the next server.
+            #[error("the server of guests `{server}`: {why}")]
+            ServerFailed {
+                /// Its name.
+                server: String,
+                /// What has become of it, or of its job.
+                why: String,
+            },
             /// A mini-rank that this process does not have, or that was taken before.
             #[error("mini-rank {index}: {why}")]
             MiniRank {
@@ -261,6 +270,13 @@ impl Error {
     pub(crate) fn no_channel(descriptor: impl Into<String>, why: impl Into<String>) -> Self {
         Self::NoChannel {
             descriptor: descriptor.into(),
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn server_failed(server: &str, why: impl Into<String>) -> Self {
+        Self::ServerFailed {
+            server: server.to_owned(),
             why: why.into(),
         }
     }

@@ -15,6 +15,7 @@ mod endpoint;
 mod engine;
 mod error;
 mod face;
+pub mod guest;
 mod job;
 mod member;
 pub mod minirank;

@@ -73,13 +73,9 @@ impl<T, S: Seat> Unpin for Asked<T, S> {}
 impl<T, S: Seat> Asked<T, S> {
     /// It has ended, or nobody waits for it any more.
     fn end(&mut self) {
-        let awaited = self.port.awaited(self.id);
-        self.id = 0;
+        let id = std::mem::take(&mut self.id);
         if std::mem::take(&mut self.is_heard) {
-            let seat = &self.port.channels().handle.seat;
-            // A job that has failed has woken all.
-            let before = seat.with("a request", |job| Ok(job.parked.no_longer_hears(awaited)));
-            drop(before);
+            self.port.hears_no_longer(id);
         }
     }
 }
@@ -182,7 +178,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             return Ok(signal);
         }
         let waker = Waker::from(Arc::clone(&signal));
-        self.hear_of_failure(&waker)?;
+        self.is_heard |= port.hear_of_failure(id, self.what, &waker)?;
         let mut client = port.channels().office.client();
         let before = client.wake(port.number(), id, &waker);
         let has_ended = client.is_answered(port.number(), id);
@@ -208,61 +204,82 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         Ok(signal)
     }
 
-    /// Has `waker` woken where the job fails. Of an inline job a call says so.
-    fn hear_of_failure(&mut self, waker: &Waker) -> Result<()> {
-        if S::MOVES_ALONE {
-            let (seat, awaited) = (
-                &self.port.channels().handle.seat,
-                self.port.awaited(self.id),
-            );
-            let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
-            drop(seat.with(self.what, hear)?);
-            self.is_heard = true;
-        }
-        Ok(())
-    }
-
     /// What it has ended with; else `waker` is woken by who hears of that.
     fn look(&mut self, waker: Option<&Waker>) -> Result<Option<T>> {
         let (port, id) = (Arc::clone(&self.port), self.id);
         if id == 0 {
             return self.finish(Answered::nothing()).map(Some);
         }
-        let channels = port.channels();
-        let has_moved = channels.handle.seat.progress(self.what)?;
+        let has_moved = port.channels().handle.seat.progress(self.what)?;
         if self.limit.is_over() && !self.is_cancelled {
             self.is_cancelled = true;
             let port = self.port.at_owner();
             self.port.ask(Request::Cancel { port, id }, &[])?;
         }
+        let answered = port.look_for(id, self.what, waker, &mut self.is_heard)?;
+        let asks_again = waker.is_none() || !S::MOVES_ALONE;
+        give_way(answered.is_some() || has_moved || !asks_again);
+        answered.map(|answered| self.finish(answered)).transpose()
+    }
+}
+
+impl<S: Seat> Port<S> {
+    /// Has `waker` woken where the job fails, and whether it will be. Of an inline job a call says
+    /// so.
+    fn hear_of_failure(&self, id: u64, what: &'static str, waker: &Waker) -> Result<bool> {
+        if S::MOVES_ALONE {
+            let (seat, awaited) = (&self.channels().handle.seat, self.awaited(id));
+            let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
+            drop(seat.with(what, hear)?);
+        }
+        Ok(S::MOVES_ALONE)
+    }
+
+    /// Nobody is to be woken any more where the job fails.
+    pub(super) fn hears_no_longer(&self, id: u64) {
+        let awaited = self.awaited(id);
+        let no_longer = |job: &mut JobState| Ok(job.parked.no_longer_hears(awaited));
+        // A job that has failed has woken all.
+        drop((self.channels().handle.seat).with("a request", no_longer));
+    }
+
+    /// The answer to a request, where it is there; else `waker` is woken by who hears of it, and
+    /// where the job fails, which `is_heard` then says.
+    pub(super) fn look_for(
+        &self,
+        id: u64,
+        what: &'static str,
+        waker: Option<&Waker>,
+        is_heard: &mut bool,
+    ) -> Result<Option<Answered>> {
+        let channels = self.channels();
         let mut client = channels.office.client();
-        let mut answered = client.take_answer(port.number(), id);
+        let answered = client.take_answer(self.number(), id);
         let before = match (&answered, waker) {
-            (None, Some(waker)) => client.wake(port.number(), id, waker),
+            (None, Some(waker)) => client.wake(self.number(), id, waker),
             _ => None,
         };
         drop(client);
         drop(before); // with no lock held: it may own anything
-        if let (None, Some(waker)) = (&answered, waker) {
-            self.hear_of_failure(waker)?;
+        if answered.is_some() {
+            return Ok(answered);
         }
-        let owner = port.descriptor().owner();
+        if let Some(waker) = waker {
+            *is_heard |= self.hear_of_failure(id, what, waker)?;
+        }
+        let owner = self.descriptor().owner();
         let may_come = |out: &mut Outbound| {
             out.check_open()?;
             out.check_within_reach(owner)
         };
-        if answered.is_none()
-            && let Err(closed) = (channels.handle).with_out(self.what, may_come)
-        {
+        match channels.handle.with_out(what, may_come) {
+            Ok(()) => Ok(None),
             // As of who waits. It may have been answered in between.
-            answered = channels.office.client().take_answer(port.number(), id);
-            if answered.is_none() {
-                return Err(closed);
-            }
+            Err(closed) => match channels.office.client().take_answer(self.number(), id) {
+                None => Err(closed),
+                answered => Ok(answered),
+            },
         }
-        let asks_again = waker.is_none() || !S::MOVES_ALONE;
-        give_way(answered.is_some() || has_moved || !asks_again);
-        answered.map(|answered| self.finish(answered)).transpose()
     }
 }
 

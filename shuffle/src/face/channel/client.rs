@@ -402,9 +402,10 @@ impl Client {
         if !port.closes || !port.pending.is_empty() {
             return None;
         }
-        let (port, _) = port.opened?;
+        // One that was given up before its owner has refused it is gone, too.
+        let opened = port.opened;
         self.remove(number);
-        Some(Request::Close { port })
+        opened.map(|(port, _)| Request::Close { port })
     }
 
     /// Some ranks are lost: who waits for them is to be woken. Once that `is_over` no answer of

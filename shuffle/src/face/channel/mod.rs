@@ -40,9 +40,12 @@ use office::with_request;
 use owner::{Gate, Owner};
 pub use poll::{ChannelKind, Poll};
 pub use port::Channel;
+pub(crate) use port::Opening;
+pub(crate) use taking::Taken;
 pub use received::{Buffer, Filled, Received};
+pub(crate) use terms::Take;
 pub use terms::{ChannelLimits, Return, Timeout};
-use wire::{Payload, Request};
+use wire::{HEAD_BYTES, Payload, Request};
 
 /// The channels of a job on one rank: makes channels, and attaches to those of others. Clones are
 /// handles of the same.
@@ -202,6 +205,18 @@ impl<S: Seat> Channels<S> {
     /// [`Error::Config`] where it has as many ports as it may; [`Error::Nested`] inside a handler;
     /// as every call where a rank is gone.
     pub fn attach(&self, descriptor: &Descriptor) -> Result<Channel<S>> {
+        self.check_is_ours(descriptor)?;
+        Channel::open(self, *descriptor)
+    }
+
+    /// As [`Channels::attach`], which does not wait.
+    pub(crate) fn start_attach(&self, descriptor: &Descriptor) -> Result<Opening<S>> {
+        self.check_is_ours(descriptor)?;
+        self.enter(port::ATTACH)?;
+        Opening::start(self, *descriptor)
+    }
+
+    fn check_is_ours(&self, descriptor: &Descriptor) -> Result<()> {
         let none = |why: &str| Err(Error::no_channel(descriptor.to_string(), why));
         if descriptor.job != self.job {
             return none("it is of another job, or of channels that were shut down");
@@ -209,7 +224,12 @@ impl<S: Seat> Channels<S> {
         if descriptor.owner >= self.handle.size {
             return none("it names a rank that the job does not have");
         }
-        Channel::open(self, *descriptor)
+        Ok(())
+    }
+
+    /// The longest message, whichever its channel.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.message_bytes - HEAD_BYTES
     }
 
     /// One round of progress, as any call that makes some; true when anything moved. An owner on

@@ -1,5 +1,7 @@
 //! What channels are, and what polls of each wait for.
 
+use super::descriptor::Descriptor;
+
 /// What a channel is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -13,7 +15,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub(crate) fn of(number: u32) -> Option<Self> {
         let all = [Self::Messages, Self::Semaphore, Self::Barrier];
         all.get(number as usize).copied()
     }
@@ -25,6 +27,12 @@ impl ChannelKind {
             Self::Semaphore => Poll::Available,
             Self::Barrier => Poll::OneMissing,
         }
+    }
+
+    /// Why a channel of this kind is not used so.
+    pub(crate) fn knows_no(self, of: Descriptor, what: &str) -> String {
+        let (number, owner, kind) = (of.number(), of.owner().0, self.name());
+        format!("channel {number} of rank {owner} is {kind}, and knows no {what}")
     }
 
     /// As a sentence calls it.
@@ -91,7 +99,7 @@ pub enum Poll {
 }
 
 impl Poll {
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub(crate) fn of(number: u32) -> Option<Self> {
         let all = [
             Self::In,
             Self::Out,
@@ -133,7 +141,7 @@ impl Poll {
     }
 
     /// Whether channels of this kind know it.
-    pub(super) fn is_of(self, kind: ChannelKind) -> bool {
+    pub(crate) fn is_of(self, kind: ChannelKind) -> bool {
         let own = match self {
             Self::Closed => return true,
             Self::Acquire | Self::Release | Self::Zero | Self::Value | Self::Available => {

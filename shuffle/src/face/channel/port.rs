@@ -1,5 +1,7 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
+use std::task::Waker;
+
 use trihop_transport::sync::{Arc, OnceLock};
 
 use super::client::{Answered, Expects, Room};
@@ -9,7 +11,7 @@ use super::parts::{Carriers, Tail};
 use super::poll::{ChannelKind, Poll};
 use super::terms::{ChannelLimits, Return, Timeout};
 use super::wait::{Limit, outcome};
-use super::wire::{HEAD_BYTES, Request, kinds};
+use super::wire::{Request, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
@@ -21,6 +23,7 @@ use crate::seat::Seat;
 pub(super) const SEND: &str = "a send to a channel";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
+pub(super) const ATTACH: &str = "attaching to a channel";
 const ROOM: &str = "room to send";
 
 /// A port of a channel: what one thread, or several, of a rank send, get and poll by. Clones are
@@ -90,12 +93,17 @@ impl<S: Seat> Port<S> {
 
     /// Refuses what channels of other kinds know.
     fn knows(&self, does: bool, what: &str) -> Result<()> {
-        if does {
-            return Ok(());
+        let why = || self.kind.knows_no(self.descriptor, what);
+        match does {
+            true => Ok(()),
+            false => Err(Error::misuse(self.channels.name(), why())),
         }
-        let (Descriptor { number, owner, .. }, kind) = (self.descriptor, self.kind.name());
-        let why = format!("channel {number} of rank {owner} is {kind}, and knows no {what}");
-        Err(Error::misuse(self.channels.name(), why))
+    }
+
+    /// The longest message that may be sent.
+    fn longest(&self) -> usize {
+        let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
+        most.min(self.channels.message_bytes())
     }
 
     pub fn has_messages(&self, what: &str) -> Result<()> {
@@ -113,8 +121,7 @@ impl<S: Seat> Port<S> {
         tries: bool,
     ) -> Result<u64> {
         self.has_messages("messages to be sent")?;
-        let most = usize::try_from(self.limits.bytes).unwrap_or(usize::MAX);
-        let most = most.min(self.channels.message_bytes - HEAD_BYTES);
+        let most = self.longest();
         if bytes.len() > most {
             let (bytes, limit) = (bytes.len(), most);
             return Err(Error::TooLarge { bytes, limit });
@@ -394,7 +401,6 @@ impl<S: Seat> Drop for PlaceInLine<'_, S> {
     }
 }
 
-/// The message that a get is answered by.
 impl<S: Seat> Drop for Port<S> {
     fn drop(&mut self) {
         self.end_event();
@@ -407,16 +413,21 @@ impl<S: Seat> Drop for Port<S> {
     }
 }
 
-impl<S: Seat> Channel<S> {
-    pub(super) fn open(channels: &Channels<S>, descriptor: Descriptor) -> Result<Self> {
-        let what = "attaching to a channel";
-        channels.enter(what)?;
-        channels.handle.seat.may_wait(what)?;
+/// A port whose owner was asked to open it. Dropped before the end, it is closed once it was opened.
+pub(crate) struct Opening<S: Seat> {
+    /// Until its end.
+    port: Option<Port<S>>,
+    /// The job wakes who awaits it where that fails.
+    is_heard: bool,
+}
+
+impl<S: Seat> Opening<S> {
+    pub(super) fn start(channels: &Channels<S>, descriptor: Descriptor) -> Result<Self> {
         let number = channels.office.client().add(descriptor);
         let number = number.ok_or_else(|| {
             Error::config("ports", "this rank has as many ports as it may, 65,536")
         })?;
-        let mut port = Port {
+        let port = Port {
             channels: channels.clone(),
             descriptor,
             number,
@@ -430,23 +441,86 @@ impl<S: Seat> Channel<S> {
             epoch: descriptor.epoch,
             port: number,
         };
-        let limit = Limit::new(Timeout::Never);
-        let opened = port
-            .ask(open, &[])
-            .and_then(|()| port.answer(0, what, limit))
-            .and_then(|answered| outcome(answered.status, what, &descriptor));
-        let opened = opened.map(|()| channels.office.client().opened(number));
-        match opened {
-            Ok(Some((at_owner, limits, kind))) => {
+        let asked = port.ask(open, &[]);
+        asked.inspect_err(|_| channels.office.client().give_up(number))?;
+        Ok(Self {
+            port: Some(port),
+            is_heard: false,
+        })
+    }
+
+    fn port(&self) -> &Port<S> {
+        let port = self.port.as_ref();
+        port.expect("an opening has its port until its end")
+    }
+
+    /// The port, where the owner has opened it; else `waker` is woken by who hears of that.
+    ///
+    /// # Errors
+    /// As [`Channels::attach`].
+    pub fn look(&mut self, waker: &Waker) -> Result<Option<Channel<S>>> {
+        let mut is_heard = self.is_heard;
+        let port = self.port();
+        let found = port.look_for(0, ATTACH, Some(waker), &mut is_heard);
+        self.is_heard = is_heard;
+        let answered = found.transpose();
+        answered.map(|answered| self.end(answered)).transpose()
+    }
+
+    /// It has ended so.
+    fn finish(mut self, answered: Result<Answered>) -> Result<Channel<S>> {
+        self.end(answered)
+    }
+
+    fn end(&mut self, answered: Result<Answered>) -> Result<Channel<S>> {
+        self.hears_no_longer();
+        let port = self.port.take();
+        let mut port = port.expect("an opening ends once");
+        let outcome =
+            answered.and_then(|answered| outcome(answered.status, ATTACH, &port.descriptor));
+        let mut client = port.channels.office.client();
+        let opened = outcome.map(|()| client.opened(port.number));
+        let opened = opened.inspect_err(|_| client.give_up(port.number));
+        drop(client);
+        match opened? {
+            Some((at_owner, limits, kind)) => {
                 (port.at_owner, port.limits, port.kind) = (at_owner, limits, kind);
-                Ok(Self(Arc::new(port)))
+                Ok(Channel(Arc::new(port)))
             }
-            Ok(None) => unreachable!("an opening that is done has limits"),
-            Err(error) => {
-                channels.office.client().give_up(number);
-                Err(error)
-            }
+            None => unreachable!("an opening that is done has limits"),
         }
+    }
+
+    fn hears_no_longer(&mut self) {
+        if std::mem::take(&mut self.is_heard) {
+            self.port().hears_no_longer(0);
+        }
+    }
+}
+
+impl<S: Seat> Drop for Opening<S> {
+    fn drop(&mut self) {
+        if self.port.is_some() {
+            self.hears_no_longer();
+            let port = self.port();
+            let requests = port.channels.office.client().abandon(port.number, 0);
+            debug_assert!(requests.is_empty(), "an opening that is given up");
+        }
+    }
+}
+
+impl<S: Seat> Channel<S> {
+    pub(super) fn open(channels: &Channels<S>, descriptor: Descriptor) -> Result<Self> {
+        channels.enter(ATTACH)?;
+        channels.handle.seat.may_wait(ATTACH)?;
+        let opening = Opening::start(channels, descriptor)?;
+        let answered = opening.port().answer(0, ATTACH, Limit::new(Timeout::Never));
+        opening.finish(answered)
+    }
+
+    /// The longest message that may be sent.
+    pub(crate) fn longest(&self) -> usize {
+        self.0.longest()
     }
 
     pub(super) fn port(&self) -> &Arc<Port<S>> {

@@ -2,6 +2,7 @@
 
 use trihop_transport::topology::Rank;
 
+use super::asked::{Asked, FromAnswer};
 use super::client::{Answered, Expects};
 use super::descriptor::Descriptor;
 use super::office::News;
@@ -129,7 +130,31 @@ pub(super) fn received(answered: Answered) -> Received {
     Received::of(stored(answered))
 }
 
+/// What a get that is started has come to.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Message(Received),
+    /// The first message has so many bytes, more than [there may be](Take::Within); it stays.
+    TooLong(u64),
+}
+
+impl FromAnswer for Taken {
+    fn from_answer(answered: Answered) -> Self {
+        match answered.status {
+            Status::TooLong => Self::TooLong(answered.value),
+            _ => Self::Message(received(answered)),
+        }
+    }
+}
+
 impl<S: Seat> Channel<S> {
+    /// Starts a get of any kind, and does not wait.
+    pub(crate) fn start_take(&self, take: Take, timeout: Timeout) -> Result<Asked<Taken, S>> {
+        let (limit, port) = (Limit::new(timeout), self.port());
+        let id = port.start_take(take, &limit)?;
+        Ok(Asked::new(port, id, (GET, true), limit))
+    }
+
     /// Takes the first message out of the channel; waits for one.
     ///
     /// # Errors

@@ -73,7 +73,7 @@ pub enum Return {
 }
 
 impl Return {
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub(crate) fn of(number: u32) -> Option<Self> {
         let all = [
             Self::Immediately,
             Self::WhenBuffered,
@@ -102,19 +102,29 @@ pub enum Timeout {
 
 impl Timeout {
     /// As it stands in a request.
-    pub(super) fn nanoseconds(self) -> u64 {
+    pub(crate) fn nanoseconds(self) -> u64 {
         match self {
             Self::Never => u64::MAX,
             Self::Once => 0,
-            // Longer than the clock runs is for ever.
-            Self::After(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            // Longer than the clock runs is for ever, and what is over is tried, and ends as one
+            // that has waited.
+            Self::After(time) => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1),
+        }
+    }
+
+    /// What stands so in a request.
+    pub(crate) fn of_nanoseconds(time: u64) -> Self {
+        match time {
+            u64::MAX => Self::Never,
+            0 => Self::Once,
+            time => Self::After(Duration::from_nanos(time)),
         }
     }
 }
 
 /// What a get does with the first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Take {
+pub(crate) enum Take {
     /// Takes it out.
     Get,
     /// Copies it, and leaves it there.

@@ -1,0 +1,610 @@
+//! One port of a guest, at its server: reads calls, makes them by a port of the server's rank, and
+//! writes answers. It never waits: it says what it waits for.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll as Polled, Waker};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::Lifetime;
+use super::socket::{receive_some, send_some};
+use super::wire::{Answer, Call, DONE, HEAD_BYTES, TOO_LONG, Welcome};
+use crate::error::{Error, Result};
+use crate::face::channel::{Asked, Buffer, Opening, Return, Taken, Timeout};
+use crate::threaded::{Channel, Threaded};
+
+/// Bytes that are read at once, at least.
+const READ_BYTES: usize = 16 << 10;
+
+/// Buffers that are longer are given up once they are empty.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// Calls that are made before it is another connection's turn.
+const TURN_CALLS: u32 = 64;
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// It is another one's turn.
+    Turn,
+    /// Something to read.
+    Input,
+    /// Room to write.
+    Output,
+    /// Its waker, or the end of its guest.
+    Alarm,
+    /// Its waker, or a short time: nothing says when there is room for its send.
+    Soon,
+    /// Nothing: it is over.
+    End,
+}
+
+/// What a connection does.
+enum Stage {
+    /// The channel's owner opens a port.
+    Opening(Opening<Threaded>),
+    Open(Port),
+    /// The guest was refused, or told what it wanted to know.
+    Told,
+}
+
+struct Port {
+    channel: Channel,
+    /// The channel is closed with this port.
+    ends_with_guest: bool,
+    /// Sends that nobody waits for, in their order.
+    sends: VecDeque<Asked<(), Threaded>>,
+    call: Option<UnderWay>,
+    failures: u64,
+    last_failure: Option<Error>,
+}
+
+/// A call that the guest waits for.
+enum UnderWay {
+    Send(Asked<(), Threaded>),
+    Take(Asked<Taken, Threaded>),
+    Poll(Asked<u64, Threaded>),
+}
+
+pub struct Connection {
+    socket: OwnedFd,
+    waker: Waker,
+    stage: Stage,
+    input: Input,
+    output: Output,
+    /// The guest has closed its end, or is gone: what it has sent is still read.
+    is_gone: bool,
+    limit: Limit,
+}
+
+/// Until when the call may take that is under way, or waits for room.
+#[derive(Default)]
+struct Limit {
+    at: Option<Instant>,
+    /// It was looked at when its time was over.
+    is_looked_at: bool,
+}
+
+/// What was read and not yet used.
+#[derive(Default)]
+struct Input {
+    bytes: Vec<u8>,
+    used: usize,
+    /// Nothing more comes.
+    is_over: bool,
+}
+
+/// An answer that is being written.
+#[derive(Default)]
+struct Output {
+    head: [u8; HEAD_BYTES],
+    body: Buffer,
+    sent: usize,
+    is_there: bool,
+}
+
+/// How a call has begun.
+enum Begun {
+    /// It is done, and this is the answer.
+    Answer(Answer, Buffer),
+    /// It is done, or counted, and nothing is answered.
+    Unanswered,
+    UnderWay(UnderWay),
+    /// A send has found no room, and is to be tried again.
+    NoRoom,
+}
+
+impl Connection {
+    /// A guest that is told something, and no more.
+    pub fn telling(socket: OwnedFd, waker: Waker, told: Result<Vec<u8>>) -> Self {
+        let mut connection = Self::new(socket, waker, Stage::Told);
+        connection.output.tell(told);
+        connection
+    }
+
+    /// A guest with a port of a channel that this rank has just made.
+    pub fn open(socket: OwnedFd, waker: Waker, channel: Channel, lifetime: Lifetime) -> Self {
+        let welcome = welcome(&channel);
+        let port = Port::new(channel, lifetime == Lifetime::Guest);
+        let mut connection = Self::new(socket, waker, Stage::Open(port));
+        connection.output.tell(Ok(welcome));
+        connection
+    }
+
+    /// A guest whose port is being opened.
+    pub fn opening(socket: OwnedFd, waker: Waker, opening: Opening<Threaded>) -> Self {
+        Self::new(socket, waker, Stage::Opening(opening))
+    }
+
+    fn new(socket: OwnedFd, waker: Waker, stage: Stage) -> Self {
+        Self {
+            socket,
+            waker,
+            stage,
+            input: Input::default(),
+            output: Output::default(),
+            is_gone: false,
+            limit: Limit::default(),
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// When it is to be looked at, if nothing happens before.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.limit.at.filter(|_| !self.limit.is_looked_at)
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// The guest's end is closed.
+    pub fn hang_up(&mut self) {
+        self.is_gone = true;
+    }
+
+    /// Does what can be done now.
+    pub fn advance(&mut self) -> Waits {
+        self.limit.is_looked_at = self.limit.is_over();
+        let mut calls = 0;
+        loop {
+            match self.output.flush(&self.socket) {
+                Ok(true) => {}
+                Ok(false) if !self.is_gone => return Waits::Output,
+                // Nobody reads it any more.
+                Ok(false) | Err(_) => {
+                    self.is_gone = true;
+                    self.output = Output::default();
+                }
+            }
+            let next = match &mut self.stage {
+                Stage::Told => return Waits::End,
+                Stage::Opening(opening) => opening.look(&self.waker),
+                Stage::Open(_) => match self.serve(&mut calls) {
+                    None => continue,
+                    Some(waits) => return waits,
+                },
+            };
+            match next {
+                Ok(None) => return Waits::Alarm,
+                Ok(Some(channel)) => {
+                    self.output.tell(Ok(welcome(&channel)));
+                    self.stage = Stage::Open(Port::new(channel, false));
+                }
+                Err(error) => {
+                    self.output.tell(Err(error));
+                    self.stage = Stage::Told;
+                }
+            }
+        }
+    }
+
+    /// One step of an open port; what it waits for, where it can do no more.
+    fn serve(&mut self, calls: &mut u32) -> Option<Waits> {
+        let Stage::Open(port) = &mut self.stage else {
+            return None;
+        };
+        port.reap(&self.waker);
+        if let Some(call) = &mut port.call {
+            if self.is_gone {
+                port.give_up();
+                return None;
+            }
+            let Some((answer, body)) = call.look(&self.waker) else {
+                return Some(Waits::Alarm);
+            };
+            port.call = None;
+            self.limit = Limit::default();
+            self.output.put(answer, body);
+            return None;
+        }
+        let next = match self.input.next(port.channel.longest() as u64) {
+            Ok(next) => next,
+            Err(why) => {
+                tracing::warn!(why, "a guest has sent what is not valid, and is dropped");
+                self.input.end();
+                None
+            }
+        };
+        let Some((call, body)) = next else {
+            return match self.input.is_over {
+                true => port.finish(),
+                false => self.input.read(&self.socket, self.is_gone),
+            };
+        };
+        if *calls == TURN_CALLS {
+            return Some(Waits::Turn);
+        }
+        *calls += 1;
+        match port.begin(call, body, &mut self.limit) {
+            Begun::NoRoom if !self.is_gone || !call.is_answered() => {
+                // What is under way takes the room, unless queues of this rank are full.
+                return Some(match port.sends.is_empty() {
+                    true => Waits::Soon,
+                    false => Waits::Alarm,
+                });
+            }
+            Begun::NoRoom => {}
+            Begun::Answer(answer, body) => self.output.put(answer, body),
+            Begun::Unanswered => {}
+            Begun::UnderWay(call) => port.call = Some(call),
+        }
+        if port.call.is_none() {
+            self.limit = Limit::default();
+        }
+        self.input.use_up(HEAD_BYTES + call.bytes() as usize);
+        None
+    }
+}
+
+fn welcome(channel: &Channel) -> Vec<u8> {
+    let welcome = Welcome {
+        descriptor: channel.descriptor(),
+        kind: channel.kind(),
+        limits: channel.limits(),
+        longest: channel.longest() as u64,
+    };
+    welcome.encode()
+}
+
+impl Limit {
+    /// What is left of this time, which begins with the first time that it is asked for.
+    fn left(&mut self, timeout: Timeout) -> Timeout {
+        let Timeout::After(time) = timeout else {
+            return timeout;
+        };
+        let now = Instant::now();
+        if self.at.is_none() {
+            self.at = now.checked_add(time);
+        }
+        match self.at {
+            Some(at) => Timeout::After(at.saturating_duration_since(now)),
+            None => Timeout::Never,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.at.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+impl Port {
+    fn new(channel: Channel, ends_with_guest: bool) -> Self {
+        Self {
+            channel,
+            ends_with_guest,
+            sends: VecDeque::new(),
+            call: None,
+            failures: 0,
+            last_failure: None,
+        }
+    }
+
+    /// Takes note of sends that have ended. They do so in their order, more or less, and whoever
+    /// has ended behind one that has not is counted with it.
+    fn reap(&mut self, waker: &Waker) {
+        let mut context = Context::from_waker(waker);
+        while let Some(first) = self.sends.front_mut() {
+            let Polled::Ready(sent) = Pin::new(first).poll(&mut context) else {
+                return;
+            };
+            self.sends.pop_front();
+            if let Err(error) = sent {
+                self.failures += 1;
+                self.last_failure = Some(error);
+            }
+        }
+    }
+
+    /// Nobody waits for the call any more: a get or a poll is taken back, and a send goes on.
+    fn give_up(&mut self) {
+        if let Some(UnderWay::Send(asked)) = self.call.take() {
+            self.sends.push_back(asked);
+        }
+    }
+
+    /// The guest asks for nothing more.
+    fn finish(&mut self) -> Option<Waits> {
+        if std::mem::take(&mut self.ends_with_guest) {
+            // Where that fails the job has, and all channels are closed.
+            let _ = self.channel.close();
+            return None;
+        }
+        match self.sends.is_empty() {
+            true => Some(Waits::End),
+            false => Some(Waits::Alarm),
+        }
+    }
+
+    fn begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Begun {
+        let begun = match call {
+            Call::Send {
+                kind,
+                when,
+                timeout,
+                ..
+            } => self.begin_send((kind, body), (when, timeout), limit),
+            Call::Take { take, timeout } => {
+                let started = self.channel.start_take(take, limit.left(timeout));
+                started.map(|asked| Begun::UnderWay(UnderWay::Take(asked)))
+            }
+            Call::Poll { poll, timeout } => {
+                let started = self.channel.start_poll(poll, limit.left(timeout));
+                started.map(|asked| Begun::UnderWay(UnderWay::Poll(asked)))
+            }
+            Call::Failures => Ok(self.said_failures()),
+            Call::Close => self.channel.close().map(|()| Begun::done(0)),
+        };
+        match begun {
+            Ok(begun) => begun,
+            Err(error) if call.is_answered() => Begun::failed(&error),
+            Err(error) => {
+                self.failures += 1;
+                self.last_failure = Some(error);
+                Begun::Unanswered
+            }
+        }
+    }
+
+    fn begin_send(
+        &mut self,
+        (kind, bytes): (u32, &[u8]),
+        (when, timeout): (Return, Timeout),
+        limit: &mut Limit,
+    ) -> Result<Begun> {
+        let is_waited_for = matches!(when, Return::WhenDeposited | Return::WhenReceived);
+        let at_owner = match is_waited_for {
+            true => when,
+            false => Return::WhenDeposited,
+        };
+        let left = limit.left(timeout);
+        let asked = match self.channel.start_send(kind, bytes, at_owner, left) {
+            Err(Error::WouldBlock) if when == Return::Immediately || timeout == Timeout::Once => {
+                return Err(Error::WouldBlock);
+            }
+            Err(Error::WouldBlock) if limit.is_over() => return Err(Error::TimedOut("a send")),
+            Err(Error::WouldBlock) => return Ok(Begun::NoRoom),
+            asked => asked?,
+        };
+        if is_waited_for {
+            return Ok(Begun::UnderWay(UnderWay::Send(asked)));
+        }
+        self.sends.push_back(asked);
+        match when == Return::WhenBuffered && timeout == Timeout::Never {
+            true => Ok(Begun::Unanswered),
+            false => Ok(Begun::done(0)),
+        }
+    }
+
+    /// How many sends have failed, and the error of the last of them.
+    fn said_failures(&self) -> Begun {
+        let last = self.last_failure.as_ref().map(|error| {
+            let (answer, text) = Answer::of_error(error);
+            [&answer.encode()[..], &text].concat()
+        });
+        let body = Buffer::from(last.unwrap_or_default());
+        let answer = Answer {
+            value: self.failures,
+            bytes: body.len() as u64,
+            ..Answer::default()
+        };
+        Begun::Answer(answer, body)
+    }
+}
+
+impl Begun {
+    fn done(value: u64) -> Self {
+        let answer = Answer {
+            value,
+            ..Answer::default()
+        };
+        Self::Answer(answer, Buffer::default())
+    }
+
+    fn failed(error: &Error) -> Self {
+        let (answer, text) = Answer::of_error(error);
+        Self::Answer(answer, text.into())
+    }
+}
+
+impl UnderWay {
+    /// The answer, where the call has ended; else `waker` is woken then.
+    fn look(&mut self, waker: &Waker) -> Option<(Answer, Buffer)> {
+        let mut context = Context::from_waker(waker);
+        let ended = match self {
+            Self::Send(asked) => Pin::new(asked).poll(&mut context).map_ok(|()| Done::Value(0)),
+            Self::Poll(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Value),
+            Self::Take(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Taken),
+        };
+        let Polled::Ready(ended) = ended else {
+            return None;
+        };
+        Some(match ended {
+            Ok(Done::Value(value)) => {
+                let answer = Answer {
+                    value,
+                    ..Answer::default()
+                };
+                (answer, Buffer::default())
+            }
+            Ok(Done::Taken(Taken::TooLong(bytes))) => {
+                let answer = Answer {
+                    status: TOO_LONG,
+                    value: bytes,
+                    ..Answer::default()
+                };
+                (answer, Buffer::default())
+            }
+            Ok(Done::Taken(Taken::Message(message))) => {
+                let answer = Answer {
+                    status: DONE,
+                    kind: message.kind,
+                    source: message.source.0,
+                    value: 0,
+                    bytes: message.bytes.len() as u64,
+                };
+                (answer, message.bytes)
+            }
+            Err(error) => {
+                let (answer, text) = Answer::of_error(&error);
+                (answer, text.into())
+            }
+        })
+    }
+}
+
+/// What a call has ended with.
+enum Done {
+    Value(u64),
+    Taken(Taken),
+}
+
+impl Input {
+    /// The first call that has come whole.
+    ///
+    /// # Errors
+    /// Why no guest of ours has sent this.
+    fn next(&self, longest: u64) -> Result<Option<(Call, &[u8])>, &'static str> {
+        let rest = &self.bytes[self.used..];
+        let Some((head, behind)) = rest.split_first_chunk() else {
+            return Ok(None);
+        };
+        let call = Call::parse(head).ok_or("a call that there is not")?;
+        if call.bytes() > longest {
+            return Err("a message that is longer than its channel takes");
+        }
+        let body = behind.get(..call.bytes() as usize);
+        Ok(body.map(|body| (call, body)))
+    }
+
+    fn use_up(&mut self, bytes: usize) {
+        self.used += bytes;
+        if self.used == self.bytes.len() {
+            (self.used, self.bytes) = (0, self.emptied());
+        }
+    }
+
+    /// The buffer for what comes next.
+    fn emptied(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        match bytes.capacity() > KEPT_BYTES {
+            true => Vec::new(),
+            false => bytes,
+        }
+    }
+
+    /// Nothing more is read.
+    fn end(&mut self) {
+        *self = Self {
+            is_over: true,
+            ..Self::default()
+        };
+    }
+
+    /// Bytes of the call that has come in part, beyond those that are here.
+    fn missing(&self) -> usize {
+        let rest = &self.bytes[self.used..];
+        let head = rest.first_chunk().and_then(Call::parse);
+        let whole = head.map_or(0, |call| HEAD_BYTES + call.bytes() as usize);
+        whole.saturating_sub(rest.len())
+    }
+
+    /// Reads what has come; what is waited for, where nothing has.
+    fn read(&mut self, socket: &OwnedFd, is_gone: bool) -> Option<Waits> {
+        let more = self.missing().max(READ_BYTES);
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        if self.bytes.try_reserve(more).is_err() {
+            tracing::warn!(bytes = more, "no memory for the message of a guest, which is dropped");
+            self.end();
+            return None;
+        }
+        match receive_some(socket, &mut self.bytes, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) if !is_gone => {
+                if self.bytes.is_empty() {
+                    self.bytes = Vec::new();
+                }
+                return Some(Waits::Input);
+            }
+            Ok(0) | Err(_) => {
+                if !self.bytes.is_empty() {
+                    tracing::debug!("a guest has ended in the middle of a call");
+                }
+                self.end();
+            }
+            Ok(_) => {}
+        }
+        None
+    }
+}
+
+impl Output {
+    fn put(&mut self, answer: Answer, body: Buffer) {
+        *self = Self {
+            head: answer.encode(),
+            body,
+            sent: 0,
+            is_there: true,
+        };
+    }
+
+    /// What stands at the beginning of a connection.
+    fn tell(&mut self, told: Result<Vec<u8>>) {
+        let (answer, body) = match told {
+            Ok(body) => {
+                let answer = Answer {
+                    bytes: body.len() as u64,
+                    ..Answer::default()
+                };
+                (answer, body)
+            }
+            Err(error) => Answer::of_error(&error),
+        };
+        self.put(answer, body.into());
+    }
+
+    /// Writes what there is to be written; whether that is all of it.
+    fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
+        while self.is_there {
+            let sent = send_some(socket, &self.head, &self.body, self.sent, SendFlags::DONTWAIT);
+            match sent {
+                Ok(more) => self.sent += more,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            if self.sent == HEAD_BYTES + self.body.len() {
+                *self = Self::default();
+            }
+        }
+        Ok(true)
+    }
+}

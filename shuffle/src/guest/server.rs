@@ -1,0 +1,327 @@
+//! The server's side: one thread that serves all guests of a rank.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use trihop_transport::Error as TransportError;
+use trihop_transport::masked::{self, MaskedThread};
+use trihop_transport::memory::descriptors::DescriptorListener;
+
+use super::connection::{Connection, Waits};
+use super::ready::{Ready, alarm};
+use super::wire::{Hello, Make, Served};
+use crate::error::{Error, Result};
+use crate::face::channel::ChannelKind;
+use crate::threaded::{Channel, Channels};
+
+/// Connections at a time. The process's descriptors may be fewer.
+const MOST_CONNECTIONS: usize = 1 << 16;
+
+/// Guests that may come at the same time.
+const BACKLOG: u32 = 1024;
+
+/// Events that are taken from the kernel at once.
+const EVENTS: usize = 64;
+
+/// How soon it looks again where nothing wakes it: for room of a send, for the hello of a guest
+/// that has connected, or for descriptors.
+const SOON: Duration = Duration::from_millis(1);
+const LATER: Duration = Duration::from_millis(100);
+
+/// How long it sleeps where nothing has to be looked at.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Guests are served as long as this is there: see [`Channels::serve_guests`].
+#[derive(Debug)]
+#[must_use = "guests are served until it is dropped"]
+pub struct Guests {
+    name: String,
+    ready: Arc<Ready>,
+    thread: Option<MaskedThread<()>>,
+}
+
+impl Guests {
+    /// The name under which guests are served.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Guests {
+    /// Whoever is a guest then finds the connection closed: drop it before the channels are shut
+    /// down. What guests have sent before, and there was room for, is in the channels.
+    fn drop(&mut self) {
+        self.ready.end();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!(name = self.name, "what served guests has panicked");
+        }
+    }
+}
+
+impl Channels {
+    /// Serves [guests](crate::guest) under an abstract name of this node, from a thread of its own,
+    /// until what this gives is dropped. They are processes of the same user, and use the channels
+    /// of all ranks through this one: what they make is this rank's, and what they send comes from
+    /// it. [`default_name`](crate::guest::default_name) is where guests look that are told no name.
+    ///
+    /// # Errors
+    /// [`Error::System`] where another process has the name, or descriptors or threads run out.
+    pub fn serve_guests(&self, name: &str) -> Result<Guests> {
+        let listener = DescriptorListener::listen(name, BACKLOG)?;
+        // Guests are refused with their reason, also where no other descriptor is left.
+        listener.keep_reserve()?;
+        let made = epoll::create(CreateFlags::CLOEXEC);
+        let epoll = made.map_err(|error| {
+            let what = "creating an epoll instance for guests";
+            Error::from(TransportError::system(what, error))
+        })?;
+        let ready = Arc::new(Ready::new()?);
+        let server = Server {
+            listener,
+            channels: self.clone(),
+            epoll,
+            ready: Arc::clone(&ready),
+            places: Vec::new(),
+            free: Vec::new(),
+            turns: Vec::new(),
+            soon: Vec::new(),
+            is_short: false,
+        };
+        let thread = masked::spawn("trihop-guests", move || server.run())?;
+        Ok(Guests {
+            name: name.to_owned(),
+            ready,
+            thread: Some(thread),
+        })
+    }
+}
+
+struct Server {
+    listener: DescriptorListener,
+    channels: Channels,
+    epoll: OwnedFd,
+    ready: Arc<Ready>,
+    /// Connections, each with what the kernel tells of it.
+    places: Vec<Option<(Connection, EventFlags)>>,
+    free: Vec<usize>,
+    /// Those whose turn it is.
+    turns: Vec<usize>,
+    /// Those that are to be looked at again in a short time.
+    soon: Vec<usize>,
+    /// Descriptors have run out, which was said.
+    is_short: bool,
+}
+
+impl Server {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.ready.ends() {
+            let is_owed = self.admit();
+            self.ready.take(&mut self.turns);
+            self.hear(&mut events);
+            let mut turns = std::mem::take(&mut self.turns);
+            for place in turns.drain(..) {
+                self.advance(place);
+            }
+            if self.turns.is_empty() {
+                self.turns = turns;
+                self.sleep(is_owed);
+            }
+        }
+        // What has come is done, where there is room.
+        for place in 0..self.places.len() {
+            while self.advance(place) == Some(Waits::Turn) {}
+        }
+        let left = self.places.iter().flatten().count();
+        tracing::debug!(guests = left, "guests are served no longer");
+    }
+
+    /// Takes what the kernel tells of connections.
+    fn hear(&mut self, events: &mut Vec<Event>) {
+        events.clear();
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let room = rustix::buffer::spare_capacity(events);
+        // What it does not say now it says later.
+        let _ = epoll::wait(&self.epoll, room, Some(&now));
+        for event in events.iter() {
+            let (place, flags) = (event.data.u64() as usize, event.flags);
+            let ends = EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR;
+            if let Some(Some((connection, _))) = self.places.get_mut(place)
+                && flags.intersects(ends)
+            {
+                connection.hang_up();
+            }
+            self.turns.push(place);
+        }
+    }
+
+    /// Has a connection do what it can; what it waits for then.
+    fn advance(&mut self, place: usize) -> Option<Waits> {
+        let (connection, before) = self.places.get_mut(place)?.as_mut()?;
+        let waits = connection.advance();
+        let ends = EventFlags::RDHUP;
+        let wanted = match waits {
+            Waits::Input => EventFlags::IN | ends,
+            Waits::Output => EventFlags::OUT | ends,
+            Waits::Turn | Waits::Alarm | Waits::Soon if connection.is_gone() => EventFlags::empty(),
+            Waits::Turn | Waits::Alarm | Waits::Soon => ends,
+            Waits::End => {
+                self.forget(place);
+                return Some(waits);
+            }
+        };
+        if wanted != *before {
+            let had_none = before.is_empty();
+            *before = wanted;
+            let (socket, data) = (connection.socket(), EventData::new_u64(place as u64));
+            let told = match (had_none, wanted.is_empty()) {
+                (true, _) => epoll::add(&self.epoll, socket, data, wanted),
+                (_, true) => epoll::delete(&self.epoll, socket),
+                _ => epoll::modify(&self.epoll, socket, data, wanted),
+            };
+            if let Err(error) = told {
+                tracing::warn!(%error, "a guest cannot be heard, and is dropped");
+                self.forget(place);
+                return None;
+            }
+        }
+        match waits {
+            Waits::Turn => self.turns.push(place),
+            Waits::Soon => self.soon.push(place),
+            _ => {}
+        }
+        Some(waits)
+    }
+
+    fn forget(&mut self, place: usize) {
+        // With its socket the kernel forgets it, too.
+        self.places[place] = None;
+        self.free.push(place);
+    }
+
+    /// Takes in guests that have come; whether one has connected whose hello has not.
+    fn admit(&mut self) -> bool {
+        loop {
+            match self.listener.try_accept() {
+                Ok(Some((hello, mut sockets, _))) => {
+                    // Others are no guests of any version.
+                    if let (1, Some(socket)) = (sockets.len(), sockets.pop()) {
+                        self.greet(&hello, socket);
+                    }
+                    self.is_short = false;
+                }
+                Ok(None) => return self.listener.is_owed(),
+                Err(error) => {
+                    if !self.is_short {
+                        tracing::warn!(%error, "a guest cannot come in");
+                    }
+                    self.is_short = true;
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, hello: &[u8], socket: OwnedFd) {
+        let place = self.free.pop().unwrap_or(self.places.len());
+        let waker = alarm(place, &self.ready);
+        let attached = match Hello::parse(hello) {
+            _ if place == MOST_CONNECTIONS => {
+                let why = format!("{MOST_CONNECTIONS} ports are open, and no more may be");
+                Err(Error::config("guests", why))
+            }
+            Ok(Hello::Look) => {
+                let served = Served {
+                    rank: self.channels.rank().0,
+                    size: self.channels.size(),
+                    channels: self.channels.name().to_owned(),
+                };
+                let told = Connection::telling(socket, waker, Ok(served.encode()));
+                return self.add(place, told);
+            }
+            Ok(Hello::Attach(descriptor)) => self.channels.start_attach(&descriptor),
+            Ok(Hello::Create(make)) => match self.make(make) {
+                Ok(channel) => {
+                    let opened = Connection::open(socket, waker, channel, make.lifetime);
+                    return self.add(place, opened);
+                }
+                Err(error) => Err(error),
+            },
+            Err(why) if why.is_empty() => {
+                tracing::warn!("dropped what is no guest of any version");
+                self.free.push(place);
+                return;
+            }
+            Err(why) => {
+                tracing::warn!(why, "refused a guest");
+                Err(Error::server_failed("", why))
+            }
+        };
+        let connection = match attached {
+            Ok(opening) => Connection::opening(socket, waker, opening),
+            Err(error) => Connection::telling(socket, waker, Err(error)),
+        };
+        self.add(place, connection);
+    }
+
+    fn make(&self, make: Make) -> Result<Channel> {
+        let Make {
+            value,
+            most,
+            limits,
+            ..
+        } = make;
+        match make.kind {
+            ChannelKind::Messages => self.channels.create(limits),
+            ChannelKind::Semaphore => self.channels.semaphore(value, most, limits),
+            ChannelKind::Barrier => {
+                let parties = u32::try_from(value).unwrap_or(u32::MAX);
+                self.channels.barrier(parties, limits)
+            }
+        }
+    }
+
+    fn add(&mut self, place: usize, connection: Connection) {
+        let held = Some((connection, EventFlags::empty()));
+        match self.places.get_mut(place) {
+            Some(free) => *free = held,
+            None => self.places.push(held),
+        }
+        self.turns.push(place);
+    }
+
+    /// Sleeps until something may have come, or the time of a call is over.
+    fn sleep(&mut self, is_owed: bool) {
+        if !self.ready.may_sleep() {
+            return;
+        }
+        let now = Instant::now();
+        let connections = self.places.iter().flatten();
+        let limits = connections.filter_map(|(connection, _)| connection.deadline());
+        let mut until = limits.min().unwrap_or(now + LONG);
+        if is_owed || !self.soon.is_empty() {
+            until = until.min(now + SOON);
+        } else if self.is_short {
+            until = until.min(now + LATER);
+        }
+        let others = [self.ready.descriptor(), self.epoll.as_fd()];
+        if let Err(error) = self.listener.wait_with(&others, until) {
+            tracing::warn!(%error, "what serves guests cannot wait for them");
+            std::thread::sleep(SOON);
+        }
+        self.ready.wakes();
+        self.turns.append(&mut self.soon);
+        let now = Instant::now();
+        let places = self.places.iter().enumerate();
+        let is_due = |connection: &Connection| connection.deadline().is_some_and(|at| now >= at);
+        let due = places.filter(|(_, held)| held.as_ref().is_some_and(|(held, _)| is_due(held)));
+        self.turns.extend(due.map(|(place, _)| place));
+    }
+}
