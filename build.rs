@@ -172,6 +172,7 @@ fn write_header() {
         "channel",
         "channel/poll",
         "channel/asked",
+        "guest",
         "stats",
         "details",
         "threads",

@@ -95,6 +95,9 @@ enum trihop_status_t
   TRIHOP_ERR_BROKEN = 24,
   // The agent of this node is gone.
   TRIHOP_ERR_AGENT_DEAD = 25,
+  // What served a guest has ended, or can serve it no longer. What was sent and not waited for
+  // may be lost. Attach at the next server.
+  TRIHOP_ERR_SERVER_FAILED = 26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -202,6 +205,26 @@ enum trihop_end_t
 typedef enum trihop_end_t trihop_end_t;
 #else
 typedef int32_t trihop_end_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How long a channel is there that a guest has made.
+enum trihop_lifetime_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Until the port that it was made with is freed, or the guest ends: it is closed then, and what
+  // is in it may still be got by those that are attached.
+  TRIHOP_OF_GUEST = 0,
+  // Until it is closed, by any guest of that server, or the server ends.
+  TRIHOP_OF_SERVER = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trihop_lifetime_t trihop_lifetime_t;
+#else
+typedef int32_t trihop_lifetime_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -447,7 +470,8 @@ typedef struct trihop_asked_t trihop_asked_t;
 //
 // Threads: as `trihop_job_t`. Of a job with threads several may use one port; in a handler only
 // sends that return immediately may be made, and of an inline job no call at all
-// (`TRIHOP_ERR_NESTED`).
+// (`TRIHOP_ERR_NESTED`). That of a guest is for one thread at a time, whichever: a call on it while
+// another one is under way is `TRIHOP_ERR_MISUSE`.
 typedef struct trihop_channel_t trihop_channel_t;
 
 // The channels of a job on this rank. See `trihop_channel_t`.
@@ -479,6 +503,27 @@ typedef struct trihop_conveyor_t trihop_conveyor_t;
 //
 // Threads: any thread may read it, several at once too.
 typedef struct trihop_details_t trihop_details_t;
+
+// A process that is no rank, and uses the channels of a job all the same, through a rank of its
+// node that serves guests, or `trihop serve`. It needs no launcher and no other guest, and may come
+// and go at any time. Its ports are used as those of ranks are; calls that are started, and events,
+// are ranks' alone.
+//
+// ```c
+// trihop_guest_open(NULL, TRIHOP_NO_TIMEOUT, &guest);
+// trihop_guest_attach(guest, descriptor, &tasks);
+// trihop_channel_send(tasks, 0, "a task", 6, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT);
+// trihop_channel_free(tasks);
+// trihop_guest_free(guest);
+// ```
+//
+// Threads: any.
+typedef struct trihop_guest_t trihop_guest_t;
+
+// What serves guests, as long as it is there: see `trihop_guests_serve`.
+//
+// Threads: any, but one at a time.
+typedef struct trihop_guests_t trihop_guests_t;
 
 // One rank's part of a job, over the seat that `trihop_init` was given.
 //
@@ -2462,7 +2507,7 @@ void trihop_received_free(struct trihop_received_t *received);
 // How many sends of this port have failed after they had returned, and, where `last` is not null,
 // the status of the last of them: `TRIHOP_OK` where none has.
 //
-// Threads: any.
+// Threads: any; of a guest's port one at a time.
 trihop_status_t trihop_channel_failures(const struct trihop_channel_t *channel,
                                         uint64_t *count,
                                         int32_t *last);
@@ -2483,8 +2528,8 @@ trihop_status_t trihop_channel_descriptor(const struct trihop_channel_t *channel
 trihop_status_t trihop_channel_owner(const struct trihop_channel_t *channel, uint32_t *owner);
 
 // Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and
-// so do gets once it is empty. On its owner only, else `TRIHOP_ERR_MISUSE`. The port stays, for
-// what is left.
+// so do gets once it is empty. On its owner only, or by that one's guests, else
+// `TRIHOP_ERR_MISUSE`. The port stays, for what is left.
 //
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_close(const struct trihop_channel_t *channel);
@@ -2529,7 +2574,8 @@ trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int3
 // Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 // calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
 //
-// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may, and with
+// `TRIHOP_ERR_MISUSE` at a guest's port.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
 
@@ -2611,6 +2657,90 @@ trihop_status_t trihop_asked_event(struct trihop_asked_t *asked, int32_t *descri
 //
 // Threads: as `trihop_asked_t`, and no other call on it may be under way or follow.
 trihop_status_t trihop_asked_free(struct trihop_asked_t *asked);
+
+// Serves guests under an abstract name of this node, from a thread of its own, until
+// `trihop_guests_free`. They are processes of the same user, and use the channels of all ranks
+// through this one: what they make is this rank's, and what they send comes from it. `name` null
+// is where guests look that are told no name: the variable `TRIHOP_GUESTS`, else `trihop-guests-`
+// and the number of the user.
+//
+// Fails with `TRIHOP_ERR_MISUSE` for the channels of an inline job, which answer nobody while the
+// program does something else, and with `TRIHOP_ERR_SYSTEM` where another process has the name.
+// Threads: as the job; not inside a handler.
+trihop_status_t trihop_guests_serve(const struct trihop_channels_t *channels,
+                                    const char *name,
+                                    struct trihop_guests_t **guests);
+
+// Serves guests no longer: those that there are find their connections closed
+// (`TRIHOP_ERR_SERVER_FAILED`). What they have sent before, and there was room for, is in the
+// channels. Call it before the channels are closed. Null is fine.
+//
+// Threads: as `trihop_guests_t`.
+void trihop_guests_free(struct trihop_guests_t *guests);
+
+// Asks who serves guests under this name, and waits for `timeout_ns` until somebody does
+// (`TRIHOP_NO_TIMEOUT`: as long as it takes). `name` as of `trihop_guests_serve`.
+//
+// Fails with `TRIHOP_ERR_SERVER_FAILED` where nobody has come to serve in time, or the server is of
+// another version or user.
+// Threads: any.
+trihop_status_t trihop_guest_open(const char *name,
+                                  int64_t timeout_ns,
+                                  struct trihop_guest_t **guest);
+
+// The rank that serves the guest, in `rank`, and how many ranks its job has, in `size`: the rank
+// is the owner of the channels that the guest makes, and the source of what it sends. Either may
+// be null.
+//
+// Threads: any.
+trihop_status_t trihop_guest_server(const struct trihop_guest_t *guest,
+                                    uint32_t *rank,
+                                    uint32_t *size);
+
+// Makes a channel of the server's rank, and a port of it. `limits` null stands for the defaults;
+// `lifetime` is of `trihop_lifetime_t`.
+//
+// Fails as `trihop_channel_create`, and with `TRIHOP_ERR_SERVER_FAILED`.
+// Threads: any.
+trihop_status_t trihop_guest_create(const struct trihop_guest_t *guest,
+                                    const struct trihop_channel_limits_t *limits,
+                                    int32_t lifetime,
+                                    struct trihop_channel_t **channel);
+
+// Makes a semaphore of the server's rank, and a port of it, as `trihop_channel_create_semaphore`.
+// What a guest has acquired when it ends stays acquired.
+//
+// Fails as that, and with `TRIHOP_ERR_SERVER_FAILED`.
+// Threads: any.
+trihop_status_t trihop_guest_create_semaphore(const struct trihop_guest_t *guest,
+                                              uint64_t value,
+                                              uint64_t most,
+                                              const struct trihop_channel_limits_t *limits,
+                                              int32_t lifetime,
+                                              struct trihop_channel_t **channel);
+
+// Makes a barrier of the server's rank, and a port of it, as `trihop_channel_create_barrier`.
+//
+// Fails as that, and with `TRIHOP_ERR_SERVER_FAILED`.
+// Threads: any.
+trihop_status_t trihop_guest_create_barrier(const struct trihop_guest_t *guest,
+                                            uint32_t parties,
+                                            const struct trihop_channel_limits_t *limits,
+                                            int32_t lifetime,
+                                            struct trihop_channel_t **channel);
+
+// Makes a port of the channel with this descriptor, whichever rank owns it.
+//
+// Fails as `trihop_channel_attach`, and with `TRIHOP_ERR_SERVER_FAILED`.
+// Threads: any.
+trihop_status_t trihop_guest_attach(const struct trihop_guest_t *guest,
+                                    const char *descriptor,
+                                    struct trihop_channel_t **channel);
+
+// Frees a guest. Its ports stay, and so do its channels. Null is fine.
+//
+// Threads: any, and no other call on it may be under way or follow.
+void trihop_guest_free(struct trihop_guest_t *guest);
 
 // Fills `counters` with those of the whole stream. `size` is `sizeof(trihop_stats_t)` as the
 // caller knows it.

@@ -1678,7 +1678,14 @@ public:
 
 private:
     friend class Channels;
+    friend class Guest;
     explicit Channel(trihop_channel_t *channel) noexcept : channel_(channel) {}
+
+    template <class Call> static Channel made(Call call) {
+        trihop_channel_t *channel = nullptr;
+        check(call(&channel));
+        return Channel(channel);
+    }
 
     static bool in_time(trihop_status_t status) { return detail::in_time(status); }
 
@@ -1812,14 +1819,101 @@ public:
     }
 
 private:
-    template <class Call> static Channel made(Call call) {
-        trihop_channel_t *channel = nullptr;
-        check(call(&channel));
-        return Channel(channel);
-    }
+    template <class Call> static Channel made(Call call) { return Channel::made(call); }
 
     detail::Scope scope_;
     trihop_channels_t *channels_ = nullptr;
+};
+
+/* Guests are served as long as it lives: see trihop_guests_serve. It ends before its channels. */
+class Guests {
+public:
+    explicit Guests(const Channels &channels, const char *name = nullptr) {
+        check(trihop_guests_serve(channels.get(), name, &guests_));
+    }
+
+    Guests(Guests &&other) noexcept : guests_(std::exchange(other.guests_, nullptr)) {}
+    Guests &operator=(Guests &&other) noexcept {
+        std::swap(guests_, other.guests_);
+        return *this;
+    }
+    ~Guests() { trihop_guests_free(guests_); }
+
+    trihop_guests_t *get() const noexcept { return guests_; }
+
+private:
+    trihop_guests_t *guests_ = nullptr;
+};
+
+/* See trihop_lifetime_t. */
+enum class Lifetime : std::int32_t { Guest = TRIHOP_OF_GUEST, Server = TRIHOP_OF_SERVER };
+
+/* A process that is no rank, and uses channels through one: see trihop_guest_t. Its channels' started calls and events are
+ * thrown as TRIHOP_ERR_MISUSE. */
+class Guest {
+public:
+    /* Waits until somebody serves under this name. */
+    explicit Guest(const char *name = nullptr, Timeout timeout = Timeout::never()) {
+        check(trihop_guest_open(name, timeout.ns(), &guest_));
+    }
+
+    Guest(Guest &&other) noexcept : guest_(std::exchange(other.guest_, nullptr)) {}
+    Guest &operator=(Guest &&other) noexcept {
+        std::swap(guest_, other.guest_);
+        return *this;
+    }
+    ~Guest() { trihop_guest_free(guest_); }
+
+    trihop_guest_t *get() const noexcept { return guest_; }
+
+    /* The rank that serves it. */
+    std::uint32_t rank() const {
+        std::uint32_t rank = 0;
+        check(trihop_guest_server(guest_, &rank, nullptr));
+        return rank;
+    }
+
+    /* Ranks of the job. */
+    std::uint32_t size() const {
+        std::uint32_t size = 0;
+        check(trihop_guest_server(guest_, nullptr, &size));
+        return size;
+    }
+
+    /* A queue of messages of the server's. */
+    Channel create(Lifetime lifetime = Lifetime::Guest, const trihop_channel_limits_t *limits = nullptr) const {
+        return Channel::made([&](trihop_channel_t **channel) {
+            return trihop_guest_create(guest_, limits, static_cast<std::int32_t>(lifetime), channel);
+        });
+    }
+
+    /* A semaphore of the server's. */
+    Channel semaphore(std::uint64_t value, std::uint64_t most, Lifetime lifetime = Lifetime::Guest,
+                      const trihop_channel_limits_t *limits = nullptr) const {
+        return Channel::made([&](trihop_channel_t **channel) {
+            const auto lasts = static_cast<std::int32_t>(lifetime);
+            return trihop_guest_create_semaphore(guest_, value, most, limits, lasts, channel);
+        });
+    }
+
+    /* A barrier of the server's. */
+    Channel barrier(std::uint32_t parties, Lifetime lifetime = Lifetime::Guest,
+                    const trihop_channel_limits_t *limits = nullptr) const {
+        return Channel::made([&](trihop_channel_t **channel) {
+            const auto lasts = static_cast<std::int32_t>(lifetime);
+            return trihop_guest_create_barrier(guest_, parties, limits, lasts, channel);
+        });
+    }
+
+    /* That of the descriptor, of whichever rank. */
+    Channel attach(const std::string &descriptor) const {
+        return Channel::made([&](trihop_channel_t **channel) {
+            return trihop_guest_attach(guest_, descriptor.c_str(), channel);
+        });
+    }
+
+private:
+    trihop_guest_t *guest_ = nullptr;
 };
 
 } // namespace trihop

@@ -63,8 +63,8 @@ pub use trihop_shuffle::{
     Message, Messages, MinirankCores, NodeId, Number, OptionRow, Options, Outbox, Plain,
     QueueStats, Queues, Rank, Reduce, Replies, Reservation, Result, Seat, Shuffle, ShuffleBuilder,
     StageStats, State, Stats, Stream, StreamBuilder, StreamOptions, Topology, Untyped,
-    UntypedBuilder, UntypedOutbox, UntypedReplies, agent, channel, minirank, observe, over, route,
-    simulation, threaded,
+    UntypedBuilder, UntypedOutbox, UntypedReplies, agent, channel, guest, minirank, observe, over,
+    route, simulation, threaded,
 };
 
 #[cfg(feature = "capi")]

@@ -133,9 +133,23 @@ impl AgentArgs {
 }
 
 /// Signals that ask for its end; not those that were ignored when it was started, as by `nohup`.
-struct Asked {
+pub struct Asked {
     signals: Signals,
     were_any: Cell<bool>,
+}
+
+impl Asked {
+    /// Signals are blocked, and heard, as long as this lives.
+    pub fn new() -> Result<Self, trihop::Error> {
+        let signals = Signals::block().map_err(|source| trihop::Error::Environment {
+            key: "signals".to_owned(),
+            why: source.to_string(),
+        })?;
+        Ok(Self {
+            signals,
+            were_any: Cell::new(false),
+        })
+    }
 }
 
 impl AskedToEnd for Asked {
@@ -188,19 +202,10 @@ pub fn run(args: AgentArgs) -> Result<i32, Error> {
     let (quiet, said) = (args.quiet, name.clone());
     let ready = move || {
         if !quiet {
-            // Who does not listen does not wait for it.
-            let mut out = std::io::stdout().lock();
-            let _ = writeln!(out, "ready {said}").and_then(|()| out.flush());
+            say_ready(&said);
         }
     };
-    let signals = Signals::block().map_err(|source| trihop::Error::Environment {
-        key: "signals".to_owned(),
-        why: source.to_string(),
-    })?;
-    let asked = Asked {
-        signals,
-        were_any: Cell::new(false),
-    };
+    let asked = Asked::new()?;
     match linger {
         None => agent::serve(options, &name, args.ranks, Some(&asked), ready),
         Some(Linger(linger)) => {
@@ -216,8 +221,16 @@ pub fn run(args: AgentArgs) -> Result<i32, Error> {
     Ok(0)
 }
 
-/// As many descriptors as this process may give itself: each job of an agent takes some.
-fn raise_descriptors() {
+/// Says that others may come under this name.
+pub fn say_ready(name: &str) {
+    // Who does not listen does not wait for it.
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "ready {name}").and_then(|()| out.flush());
+}
+
+/// As many descriptors as this process may give itself: each job of an agent takes some, and each
+/// port of a guest.
+pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: limit.maximum,

@@ -3,6 +3,7 @@
 
 mod agent;
 mod bench;
+mod channel;
 mod exchange;
 mod info;
 mod look;
@@ -13,6 +14,7 @@ mod partition;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod topo;
 mod usage;
 
@@ -48,6 +50,8 @@ enum Command {
     /// Start the ranks of a job on this machine, on simulated nodes
     Run(run::RunArgs),
     Agent(agent::AgentArgs),
+    Serve(serve::ServeArgs),
+    Channel(channel::ChannelArgs),
     Exchange(exchange::ExchangeArgs),
     /// Measure the engine; starts its own ranks, or measures the job that it is run in
     Bench(bench::BenchArgs),
@@ -79,6 +83,10 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
         Command::Run(args) => run::run(args).map_err(|e| (e.to_string(), e.exit_status())),
         Command::Agent(args) => agent::run(args).map_err(|e| (e.to_string(), e.exit_status())),
+        Command::Serve(args) => serve::run(args).map(|()| 0).map_err(|e| (e.to_string(), 1)),
+        Command::Channel(args) => channel::run(args)
+            .map(|()| 0)
+            .map_err(|e| (e.to_string(), e.exit_status())),
         Command::Exchange(args) => {
             exchange::run(args).map_err(|e| (e.to_string(), e.exit_status()))
         }

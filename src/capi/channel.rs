@@ -10,10 +10,11 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::argument;
-use super::seat::{Either, Home, Homed, either};
+use super::seat::{Either, Home, Homed};
 use super::status::{Failure, guard, trihop_status_t};
-use crate::channel::{Buffer, Received, Return, Timeout};
-use crate::{Channel, Error, threaded};
+use crate::channel::{Buffer, ChannelKind, Descriptor, Received, Return, Timeout};
+use crate::transport::sync::{Mutex, MutexGuard, TryLockError};
+use crate::{Channel, ChannelLimits, Error, guest, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
 /// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
@@ -41,11 +42,88 @@ use crate::{Channel, Error, threaded};
 ///
 /// Threads: as `trihop_job_t`. Of a job with threads several may use one port; in a handler only
 /// sends that return immediately may be made, and of an inline job no call at all
-/// (`TRIHOP_ERR_NESTED`).
+/// (`TRIHOP_ERR_NESTED`). That of a guest is for one thread at a time, whichever: a call on it while
+/// another one is under way is `TRIHOP_ERR_MISUSE`.
 pub struct trihop_channel_t {
     home: Home,
-    channel: Either<threaded::Channel, Channel<'static>>,
+    channel: Port,
 }
+
+/// A port of a rank, on either seat, or of a guest.
+pub(super) enum Port {
+    Threaded(threaded::Channel),
+    Inline(Channel<'static>),
+    Guest(GuestPort),
+}
+
+/// What a guest's port says of itself at any time, and the port.
+pub(super) struct GuestPort {
+    descriptor: Descriptor,
+    kind: ChannelKind,
+    limits: ChannelLimits,
+    port: Mutex<guest::Channel>,
+}
+
+impl GuestPort {
+    /// The port, unless a call on it is under way.
+    fn port(&self) -> Result<MutexGuard<'_, guest::Channel>, Failure> {
+        match self.port.try_lock() {
+            Ok(port) => Ok(port),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::new(
+                trihop_status_t::TRIHOP_ERR_MISUSE,
+                "another thread has a call on this guest's port under way; attach once more for \
+                 each thread",
+            )),
+        }
+    }
+
+    fn descriptor(&self) -> Descriptor {
+        self.descriptor
+    }
+
+    fn kind(&self) -> ChannelKind {
+        self.kind
+    }
+
+    fn limits(&self) -> ChannelLimits {
+        self.limits
+    }
+}
+
+/// What guests' ports do not have.
+fn not_of_guests(what: &str) -> Failure {
+    let why = format!("ports of guests have no {what}: those of ranks do");
+    Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why)
+}
+
+/// Calls the method of the port, whosever it is.
+macro_rules! call_port {
+    ($channel:expr, $port:ident => $call:expr) => {
+        match &$channel.channel {
+            Port::Threaded($port) => $call,
+            Port::Inline($port) => $call,
+            Port::Guest(guest) => {
+                let mut port = guest.port()?;
+                let $port = &mut *port;
+                $call
+            }
+        }
+    };
+}
+
+/// As [`call_port`], for what a port says of itself.
+macro_rules! ask_port {
+    ($channel:expr, $port:ident => $call:expr) => {
+        match &$channel.channel {
+            $crate::capi::channel::Port::Threaded($port) => $call,
+            $crate::capi::channel::Port::Inline($port) => $call,
+            $crate::capi::channel::Port::Guest($port) => $call,
+        }
+    };
+}
+
+use {ask_port, call_port};
 
 impl Homed for trihop_channel_t {
     fn home(&self) -> Home {
@@ -56,10 +134,24 @@ impl Homed for trihop_channel_t {
 impl trihop_channel_t {
     /// A handle for the caller, which `trihop_channel_free` takes back.
     fn give(channel: Either<threaded::Channel, Channel<'static>>) -> *mut Self {
-        Box::into_raw(Box::new(Self {
-            home: Home::of(&channel),
-            channel,
-        }))
+        let home = Home::of(&channel);
+        let channel = match channel {
+            Either::Threaded(port) => Port::Threaded(port),
+            Either::Inline(port) => Port::Inline(port),
+        };
+        Box::into_raw(Box::new(Self { home, channel }))
+    }
+
+    /// As [`give`](Self::give), of a guest's.
+    pub(super) fn give_guest(port: guest::Channel) -> *mut Self {
+        let channel = Port::Guest(GuestPort {
+            descriptor: port.descriptor(),
+            kind: port.kind(),
+            limits: port.limits(),
+            port: Mutex::new(port),
+        });
+        let home = Home::anywhere();
+        Box::into_raw(Box::new(Self { home, channel }))
     }
 }
 
@@ -239,7 +331,7 @@ pub unsafe extern "C" fn trihop_channel_send(
         let bytes = unsafe { argument::bytes(bytes, length, "bytes")? };
         let when = parse_return(when)?;
         let timeout = parse_timeout(timeout_ns)?;
-        Ok(either!(&channel.channel, channel => channel.send(kind, bytes, when, timeout))?)
+        Ok(call_port!(channel, port => port.send(kind, bytes, when, timeout))?)
     };
     // SAFETY: the header asks for null or a port that was not freed.
     unsafe { with(channel, send) }
@@ -262,7 +354,7 @@ pub unsafe extern "C" fn trihop_channel_get(
     unsafe {
         get(channel, received, |channel| {
             let timeout = parse_timeout(timeout_ns)?;
-            Ok(either!(&channel.channel, channel => channel.get(timeout))?)
+            Ok(call_port!(channel, port => port.get(timeout))?)
         })
     }
 }
@@ -290,7 +382,7 @@ pub unsafe extern "C" fn trihop_channel_get_into(
         // SAFETY: the header asks for `capacity` bytes that nobody else uses.
         let into = unsafe { argument::slice_mut(bytes.cast::<u8>(), capacity, "bytes")? };
         let timeout = parse_timeout(timeout_ns)?;
-        let got = either!(&channel.channel, channel => channel.get_into(into, timeout));
+        let got = call_port!(channel, port => port.get_into(into, timeout));
         *place = match got {
             Ok(of) => trihop_filled_t {
                 length: of.length,
@@ -323,7 +415,7 @@ pub unsafe extern "C" fn trihop_channel_peek(
     unsafe {
         get(channel, received, |channel| {
             let timeout = parse_timeout(timeout_ns)?;
-            Ok(either!(&channel.channel, channel => channel.peek(timeout))?)
+            Ok(call_port!(channel, port => port.peek(timeout))?)
         })
     }
 }
@@ -338,7 +430,7 @@ pub unsafe extern "C" fn trihop_channel_pop(
 ) -> trihop_status_t {
     let pop = |channel: &trihop_channel_t| {
         let timeout = parse_timeout(timeout_ns)?;
-        either!(&channel.channel, channel => channel.pop(timeout))?;
+        call_port!(channel, port => port.pop(timeout))?;
         Ok(())
     };
     // SAFETY: the header asks for null or a port that was not freed.
@@ -370,7 +462,7 @@ pub unsafe extern "C" fn trihop_received_free(received: *mut trihop_received_t) 
 /// How many sends of this port have failed after they had returned, and, where `last` is not null,
 /// the status of the last of them: `TRIHOP_OK` where none has.
 ///
-/// Threads: any.
+/// Threads: any; of a guest's port one at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_failures(
     channel: *const trihop_channel_t,
@@ -378,7 +470,11 @@ pub unsafe extern "C" fn trihop_channel_failures(
     last: *mut i32,
 ) -> trihop_status_t {
     let failures = |channel: &trihop_channel_t| {
-        let (failed, error) = either!(&channel.channel, channel => channel.failures());
+        let (failed, error) = match &channel.channel {
+            Port::Threaded(port) => port.failures(),
+            Port::Inline(port) => port.failures(),
+            Port::Guest(guest) => guest.port()?.failures()?,
+        };
         // SAFETY: the header asks for a place for a number.
         *unsafe { argument::place(count, "count")? } = failed;
         if !last.is_null() {
@@ -405,7 +501,7 @@ pub unsafe extern "C" fn trihop_channel_descriptor(
     length: *mut usize,
 ) -> trihop_status_t {
     let write = |channel: &trihop_channel_t| {
-        let descriptor = either!(&channel.channel, channel => channel.descriptor());
+        let descriptor = ask_port!(channel, port => port.descriptor());
         // SAFETY: the header asks for `capacity` chars that nobody else uses, and a place for a
         // number.
         unsafe { argument::give_text(&descriptor.to_string(), text, capacity, length) }
@@ -423,7 +519,7 @@ pub unsafe extern "C" fn trihop_channel_owner(
     owner: *mut u32,
 ) -> trihop_status_t {
     let ask = |channel: &trihop_channel_t| {
-        let of = either!(&channel.channel, channel => channel.descriptor().owner());
+        let of = ask_port!(channel, port => port.descriptor().owner());
         // SAFETY: the header asks for a place for a number.
         *unsafe { argument::place(owner, "owner")? } = of.0;
         Ok(())
@@ -433,14 +529,13 @@ pub unsafe extern "C" fn trihop_channel_owner(
 }
 
 /// Closes the channel: what is sent from now on, or waits to be, fails with `TRIHOP_ERR_CLOSED`, and
-/// so do gets once it is empty. On its owner only, else `TRIHOP_ERR_MISUSE`. The port stays, for
-/// what is left.
+/// so do gets once it is empty. On its owner only, or by that one's guests, else
+/// `TRIHOP_ERR_MISUSE`. The port stays, for what is left.
 ///
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_close(channel: *const trihop_channel_t) -> trihop_status_t {
-    let close =
-        |channel: &trihop_channel_t| Ok(either!(&channel.channel, channel => channel.close())?);
+    let close = |channel: &trihop_channel_t| Ok(call_port!(channel, port => port.close())?);
     // SAFETY: the header asks for null or a port that was not freed.
     unsafe { with(channel, close) }
 }

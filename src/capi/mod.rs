@@ -21,6 +21,7 @@ pub mod conveyor;
 pub mod custom;
 pub mod deltafs;
 pub mod details;
+pub mod guest;
 pub mod job;
 pub mod log;
 pub mod merging;

@@ -53,6 +53,11 @@ impl Home {
         })
     }
 
+    /// Any thread.
+    pub fn anywhere() -> Self {
+        Self(None)
+    }
+
     /// This thread, for what only inline jobs have.
     pub fn here() -> Self {
         Self(Some(this_thread()))

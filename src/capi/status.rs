@@ -70,13 +70,16 @@ pub enum trihop_status_t {
     TRIHOP_ERR_BROKEN = 24,
     /// The agent of this node is gone.
     TRIHOP_ERR_AGENT_DEAD = 25,
+    /// What served a guest has ended, or can serve it no longer. What was sent and not waited for
+    /// may be lost. Attach at the next server.
+    TRIHOP_ERR_SERVER_FAILED = 26,
 }
 
 use trihop_status_t::*;
 
 impl trihop_status_t {
     /// Number and sentence of every status, in order of their numbers.
-    const ALL: [(Self, &'static CStr); 26] = [
+    const ALL: [(Self, &'static CStr); 27] = [
         (TRIHOP_OK, c"done"),
         (
             TRIHOP_ERR_WOULD_BLOCK,
@@ -127,6 +130,7 @@ impl trihop_status_t {
         (TRIHOP_ERR_NO_CHANNEL, c"there is no such channel"),
         (TRIHOP_ERR_BROKEN, c"the barrier is broken"),
         (TRIHOP_ERR_AGENT_DEAD, c"an agent is gone"),
+        (TRIHOP_ERR_SERVER_FAILED, c"the server of guests is gone"),
     ];
 
     /// The status of an error of the library.
@@ -157,6 +161,7 @@ impl trihop_status_t {
             Error::PeerDead { .. } => TRIHOP_ERR_PEER_DEAD,
             Error::AgentDead { .. } => TRIHOP_ERR_AGENT_DEAD,
             Error::PeerFailed { .. } => TRIHOP_ERR_PEER_FAILED,
+            Error::ServerFailed { .. } => TRIHOP_ERR_SERVER_FAILED,
             Error::LinkFailed { .. } => TRIHOP_ERR_FABRIC,
             Error::Misuse { .. } => TRIHOP_ERR_MISUSE,
             _ => TRIHOP_ERR_OTHER,

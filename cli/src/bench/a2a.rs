@@ -52,6 +52,8 @@ pub enum Api {
     C,
     /// Items by push, pull and advance of the C interface (push)
     CConveyor,
+    /// As guests of the first rank of their node (channel)
+    Guest,
 }
 
 impl Api {
@@ -65,6 +67,7 @@ impl Api {
             Self::Conveyor => "conveyor",
             Self::C => "c",
             Self::CConveyor => "c-conveyor",
+            Self::Guest => "guest",
         }
     }
 }

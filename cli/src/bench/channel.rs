@@ -6,14 +6,18 @@
 //! bandwidth are those of a stream of sends into the last rank's channel, which it gets from; all
 //! sends return when buffered. Each message is checked by its number and its length, and in the
 //! warm-up the first ones byte by byte.
+//!
+//! With `--api guest` both are guests, of the first rank of their node, whose channels they use.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trihop::channel::{Descriptor, Poll, Return, Timeout};
+use trihop::channel::{Buffer, Descriptor, Poll, Return, Timeout};
+use trihop::guest::{self, Guest, Guests, Lifetime};
 use trihop::over::{Channel, Channels, Job};
-use trihop::{ChannelLimits, Options, Rank, Seat};
+use trihop::{ChannelLimits, Options, Rank, Reduce, Seat, threaded};
 
+use super::a2a::Api;
 use super::pair::{self, FIRST, median};
 use super::round::Round;
 use super::row::{self, Case, Row};
@@ -27,6 +31,9 @@ const SIZES: [usize; 7] = [8, 64, 256, 1024, 4096, 65_536, 1_048_576];
 const STREAM_MESSAGES: u64 = 500_000;
 const STREAM_BYTES: u64 = 256 << 20;
 const LAPS: u64 = 5_000;
+
+/// How long guests wait for their server.
+const COMES: Duration = Duration::from_secs(60);
 
 /// Messages of the warm-up whose every byte is checked.
 const WHOLE: u64 = 64;
@@ -55,29 +62,94 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     if args.seat == super::Seat::Threaded {
         let job = seated::in_threads(options)?;
         let channels = job.channels("bench").open()?;
-        cases(args, &job, channels)?;
+        if args.api.contains(&Api::Guest) {
+            let (guests, guest) = served(&job, &channels)?;
+            cases(args, &job, &channels, Some(&guest))?;
+            drop(guests);
+        } else {
+            cases(args, &job, &channels, None)?;
+        }
+        channels.shutdown()?;
         return Ok(job.shutdown()?);
     }
     on_ranks(args, options, |start| {
         let job = start.job()?;
         let channels = job.channels("bench").open()?;
-        cases(args, &job, channels)?;
+        cases(args, &job, &channels, None)?;
+        channels.shutdown()?;
         Ok(job.shutdown()?)
     })
+}
+
+/// This rank as a guest of the first one of its node; what serves guests, on that.
+fn served(
+    job: &threaded::Job,
+    channels: &threaded::Channels,
+) -> Result<(Option<Guests>, Guest), Error> {
+    let topology = job.topology();
+    let mut process = [u64::from(std::process::id())];
+    job.allreduce(&mut process, Reduce::Min)?;
+    let name = format!("trihop-bench-guests-{}-{}", process[0], topology.node());
+    let serves = topology.local_rank() == 0;
+    let guests = serves.then(|| channels.serve_guests(&name)).transpose()?;
+    let guest = Guest::of(&name, COMES)?;
+    Ok((guests, guest))
+}
+
+/// What one of the two ranks uses a channel by.
+enum Port<S: Seat> {
+    Rank(Channel<S>),
+    Guest(guest::Channel),
+}
+
+impl<S: Seat> Port<S> {
+    fn descriptor(&self) -> Descriptor {
+        match self {
+            Self::Rank(port) => port.descriptor(),
+            Self::Guest(port) => port.descriptor(),
+        }
+    }
+
+    fn send(&mut self, message: &[u8], when: Return) -> trihop::Result<()> {
+        match self {
+            Self::Rank(port) => port.send(0, message, when, Timeout::Never),
+            Self::Guest(port) => port.send(0, message, when, Timeout::Never),
+        }
+    }
+
+    fn get(&mut self) -> trihop::Result<Buffer> {
+        let got = match self {
+            Self::Rank(port) => port.get(Timeout::Never),
+            Self::Guest(port) => port.get(Timeout::Never),
+        };
+        Ok(got?.bytes)
+    }
+
+    fn wait_until_empty(&mut self) -> trihop::Result<()> {
+        match self {
+            Self::Rank(port) => port.poll(Poll::Empty, Timeout::Never).map(drop),
+            Self::Guest(port) => port.poll(Poll::Empty, Timeout::Never).map(drop),
+        }
+    }
 }
 
 /// The two ends of one of the two ranks.
 struct Ends<S: Seat> {
     /// This rank's channel, and the other's.
-    mine: Channel<S>,
-    theirs: Channel<S>,
+    mine: Port<S>,
+    theirs: Port<S>,
     is_first: bool,
     message: Vec<u8>,
     /// So many messages of each part are checked byte by byte.
     whole: u64,
 }
 
-fn cases<S: Seat>(args: &BenchArgs, job: &Job<S>, channels: Channels<S>) -> Result<(), Error>
+fn cases<S: Seat>(
+    args: &BenchArgs,
+    job: &Job<S>,
+    channels: &Channels<S>,
+    guest: Option<&Guest>,
+) -> Result<(), Error>
 where
     Job<S>: Team,
 {
@@ -86,10 +158,14 @@ where
         return Err(Error::Shape(why));
     }
     let largest = args.sizes(&SIZES).into_iter().max().unwrap_or(8);
-    let mine = channels.create(ChannelLimits {
+    let limits = ChannelLimits {
         bytes: LIMITS.bytes.max(4 * largest as u64),
         ..LIMITS
-    })?;
+    };
+    let mine = match guest {
+        None => Port::Rank(channels.create(limits)?),
+        Some(guest) => Port::Guest(guest.create(limits, Lifetime::Server)?),
+    };
     let all = job.allgather(&mine.descriptor().to_bytes())?;
     let last = job.size() - 1;
     let other = match job.rank().0 {
@@ -100,7 +176,13 @@ where
         None => None,
         Some(other) => Some(Ends {
             mine,
-            theirs: channels.attach(&Descriptor::from_bytes(&all[other as usize])?)?,
+            theirs: {
+                let theirs = Descriptor::from_bytes(&all[other as usize])?;
+                match guest {
+                    None => Port::Rank(channels.attach(&theirs)?),
+                    Some(guest) => Port::Guest(guest.attach(&theirs)?),
+                }
+            },
             is_first: other == last,
             message: vec![0; largest],
             whole: 0,
@@ -108,10 +190,9 @@ where
     };
     let session = Session::new(args, job);
     for size in args.sizes(&SIZES) {
-        case(&session, &channels, &mut ends, size)?;
+        case(&session, channels, &mut ends, size)?;
     }
-    drop(ends);
-    Ok(channels.shutdown()?)
+    Ok(())
 }
 
 fn case<S: Seat>(
@@ -160,7 +241,10 @@ where
     let is_first = ends.as_ref().is_some_and(|ends| ends.is_first);
     let case = Case {
         bench: "channel",
-        api: "bytes",
+        api: match session.args.api.first() {
+            Some(api) => api.name(),
+            None => "bytes",
+        },
         size,
         count,
         messages: count,
@@ -197,15 +281,16 @@ impl<S: Seat> Ends<S> {
     fn send(&mut self, size: usize, number: u64) -> Result<(), Error> {
         self.fill(size, number);
         let message = &self.message[..size];
-        Ok(self
-            .theirs
-            .send(0, message, Return::WhenBuffered, Timeout::Never)?)
+        Ok(self.theirs.send(message, Return::WhenBuffered)?)
     }
 
     /// Gets the message with this number from a channel.
-    fn get(&self, is_mine: bool, size: usize, number: u64) -> Result<(), Error> {
-        let channel = if is_mine { &self.mine } else { &self.theirs };
-        let bytes = channel.get(Timeout::Never)?.bytes;
+    fn get(&mut self, is_mine: bool, size: usize, number: u64) -> Result<(), Error> {
+        let channel = match is_mine {
+            true => &mut self.mine,
+            false => &mut self.theirs,
+        };
+        let bytes = channel.get()?;
         let is_whole = number >= self.whole || pair::is_filled(&bytes, number);
         if bytes.len() != size || pair::number(&bytes) != Some(number) || !is_whole {
             let why = format!(
@@ -243,11 +328,10 @@ impl<S: Seat> Ends<S> {
             for number in 0..laps {
                 self.fill(size, number);
                 let message = &self.message[..size];
-                self.mine
-                    .send(0, message, Return::WhenDeposited, Timeout::Never)?;
+                self.mine.send(message, Return::WhenDeposited)?;
             }
             self.send(8, laps)?;
-            self.mine.poll(Poll::Empty, Timeout::Never)?;
+            self.mine.wait_until_empty()?;
             return Ok(0.0);
         }
         self.get(true, 8, laps)?;

@@ -127,15 +127,16 @@ impl Name {
             )));
         }
         let has_api = |api: &a2a::Api| match self {
-            Self::A2a => !push::APIS[1..].contains(api),
+            Self::A2a => !push::APIS[1..].contains(api) && *api != a2a::Api::Guest,
             Self::Push => push::APIS.contains(api),
+            Self::Channel => *api == a2a::Api::Guest && args.seat == Seat::Threaded,
             _ => false,
         };
         if let Some(&api) = args.api.iter().find(|api| !has_api(api)) {
             let api = text(api);
             return Err(Error::Shape(format!(
                 "{name} has no --api {api}; `a2a` has typed, bytes, threaded and deltafs, `push` has typed, conveyor, c and \
-                 c-conveyor"
+                 c-conveyor, `channel --seat threaded` has guest"
             )));
         }
         if matches!(self, Self::Ring | Self::P2p) && args.route.is_some() {
@@ -236,8 +237,8 @@ pub struct BenchArgs {
     /// skew: how indices are drawn; repeat for several [default: all]
     #[arg(long, value_enum, value_name = "KIND")]
     pub indices: Vec<skew::Indices>,
-    /// a2a, push: how messages are sent; repeat for several [default: a2a: typed, bytes; push: all of
-    /// its own]
+    /// a2a, push, channel: how messages are sent; repeat for several [default: a2a: typed, bytes; push:
+    /// all of its own; channel: between ranks]
     #[arg(long, value_enum, value_name = "API")]
     pub api: Vec<a2a::Api>,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
-const NOT_OPTIONS: [&str; 23] = [
+const NOT_OPTIONS: [&str; 24] = [
     "AGENT",
     "AGENT_JOB",
     "AGENT_LINGER_MS",
@@ -18,6 +18,7 @@ const NOT_OPTIONS: [&str; 23] = [
     "AGENT_START",
     "BOOT_FD",
     "BOUND",
+    "GUESTS",
     "MAX_GETMSG_MB",
     "MINIS_PER_RANK",
     "PROGRESS_FD",

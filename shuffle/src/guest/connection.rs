@@ -440,7 +440,9 @@ impl UnderWay {
     fn look(&mut self, waker: &Waker) -> Option<(Answer, Buffer)> {
         let mut context = Context::from_waker(waker);
         let ended = match self {
-            Self::Send(asked) => Pin::new(asked).poll(&mut context).map_ok(|()| Done::Value(0)),
+            Self::Send(asked) => Pin::new(asked)
+                .poll(&mut context)
+                .map_ok(|()| Done::Value(0)),
             Self::Poll(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Value),
             Self::Take(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Taken),
         };
@@ -544,7 +546,10 @@ impl Input {
         self.bytes.drain(..self.used);
         self.used = 0;
         if self.bytes.try_reserve(more).is_err() {
-            tracing::warn!(bytes = more, "no memory for the message of a guest, which is dropped");
+            tracing::warn!(
+                bytes = more,
+                "no memory for the message of a guest, which is dropped"
+            );
             self.end();
             return None;
         }
@@ -595,7 +600,13 @@ impl Output {
     /// Writes what there is to be written; whether that is all of it.
     fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
         while self.is_there {
-            let sent = send_some(socket, &self.head, &self.body, self.sent, SendFlags::DONTWAIT);
+            let sent = send_some(
+                socket,
+                &self.head,
+                &self.body,
+                self.sent,
+                SendFlags::DONTWAIT,
+            );
             match sent {
                 Ok(more) => self.sent += more,
                 Err(Errno::AGAIN) => return Ok(false),

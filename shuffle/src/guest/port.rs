@@ -1,11 +1,13 @@
 //! The guest's side: who serves, and ports.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use trihop_transport::Error as TransportError;
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::topology::Rank;
 
@@ -158,7 +160,7 @@ impl Guest {
 /// that a get waited for stays there.
 #[derive(Debug)]
 pub struct Channel {
-    connection: Connection,
+    pub(super) connection: Connection,
     welcome: Welcome,
 }
 
@@ -184,13 +186,7 @@ impl Channel {
     ///
     /// # Errors
     /// As that; [`Error::ServerFailed`].
-    pub fn send(
-        &mut self,
-        kind: u32,
-        bytes: &[u8],
-        when: Return,
-        timeout: Timeout,
-    ) -> Result<()> {
+    pub fn send(&mut self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<()> {
         self.knows_messages("messages to be sent")?;
         let longest = self.welcome.longest;
         if bytes.len() as u64 > longest {
@@ -341,7 +337,7 @@ enum Ended {
 
 /// A socket whose other end the server has.
 #[derive(Debug)]
-struct Connection {
+pub(super) struct Connection {
     server: Arc<str>,
     socket: OwnedFd,
     /// What has been the end of it.
@@ -353,7 +349,7 @@ impl Connection {
     fn open(name: &str, hello: &Hello, deadline: Option<Instant>) -> Result<Self> {
         let made = pair().map_err(|error| {
             let what = "connecting a guest of a channel's server";
-            Error::from(trihop_transport::Error::system(what, error))
+            Error::from(TransportError::system(what, error))
         });
         let (socket, other) = made?;
         let (hello, others) = (hello.encode(), [other.as_fd()]);
@@ -363,7 +359,15 @@ impl Connection {
             None => DescriptorListener::send_to_listener(name, &hello, &others, far()),
         };
         handed.map_err(|error| {
-            Error::server_failed(name, format!("nobody serves guests there: {error}"))
+            let why = match &error {
+                TransportError::System { source, .. }
+                    if source.kind() == io::ErrorKind::ConnectionRefused =>
+                {
+                    "nobody serves guests under this name on this node".to_owned()
+                }
+                error => error.to_string(),
+            };
+            Error::server_failed(name, why)
         })?;
         Ok(Self {
             server: name.into(),
@@ -408,7 +412,7 @@ impl Connection {
         }
     }
 
-    fn send(&mut self, head: &[u8], body: &[u8]) -> Result<()> {
+    pub(super) fn send(&mut self, head: &[u8], body: &[u8]) -> Result<()> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }

@@ -7,9 +7,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::Lifetime;
 use crate::error::Error;
-use crate::face::channel::{
-    ChannelKind, ChannelLimits, Descriptor, Poll, Return, Take, Timeout,
-};
+use crate::face::channel::{ChannelKind, ChannelLimits, Descriptor, Poll, Return, Take, Timeout};
 
 /// First bytes of what any version says.
 const MAGIC: [u8; 4] = *b"3hgu";
@@ -120,7 +118,9 @@ impl Hello {
         let raw = RawHello::ref_from_bytes(rest).map_err(|_| String::new())?;
         let known = match raw.what.get() {
             LOOK => Some(Self::Look),
-            ATTACH => Descriptor::from_bytes(&raw.descriptor).ok().map(Self::Attach),
+            ATTACH => Descriptor::from_bytes(&raw.descriptor)
+                .ok()
+                .map(Self::Attach),
             CREATE => raw.make().map(Self::Create),
             _ => None,
         };

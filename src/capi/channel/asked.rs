@@ -5,7 +5,9 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use super::poll::parse_poll;
-use super::{NOTHING, parse_return, parse_timeout, trihop_channel_t, trihop_received_t};
+use super::{
+    NOTHING, Port, not_of_guests, parse_return, parse_timeout, trihop_channel_t, trihop_received_t,
+};
 use crate::capi::argument;
 use crate::capi::seat::{Either, Home, Homed, either};
 use crate::capi::status::{Failure, guard, trihop_status_t};
@@ -170,8 +172,9 @@ unsafe fn with(
 macro_rules! started {
     ($channel:expr, $port:ident => $call:expr) => {
         match &$channel.channel {
-            Either::Threaded($port) => Either::Threaded($call?),
-            Either::Inline($port) => Either::Inline($call?),
+            Port::Threaded($port) => Either::Threaded($call?),
+            Port::Inline($port) => Either::Inline($call?),
+            Port::Guest(_) => return Err(not_of_guests("calls that are started")),
         }
     };
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::ptr::{null, null_mut};
 
-use super::trihop_channel_t;
+use super::{ask_port, trihop_channel_t};
 use crate::capi::argument;
 use crate::capi::job::trihop_job_t;
 use crate::capi::options::trihop_options_t;
@@ -20,7 +20,7 @@ use crate::{ChannelLimits, Channels, Seat, StreamOptions, threaded};
 /// Threads: as `trihop_job_t`.
 pub struct trihop_channels_t {
     home: Home,
-    channels: Either<threaded::Channels, Channels<'static>>,
+    pub(crate) channels: Either<threaded::Channels, Channels<'static>>,
 }
 
 impl Homed for trihop_channels_t {
@@ -282,7 +282,9 @@ impl Asked<'_> {
 ///
 /// # Safety
 /// `limits` is null, or has as many bytes as its first field says.
-unsafe fn load(limits: *const trihop_channel_limits_t) -> Result<ChannelLimits, Failure> {
+pub(crate) unsafe fn load(
+    limits: *const trihop_channel_limits_t,
+) -> Result<ChannelLimits, Failure> {
     if limits.is_null() {
         return trihop_channel_limits_t::DEFAULTS.limits();
     }
@@ -434,7 +436,7 @@ pub unsafe extern "C" fn trihop_channel_limits(
         // SAFETY: the header asks for null or a port that was not freed.
         let channel = unsafe { argument::handle(channel, "channel")? };
         check_size(size)?;
-        let of = either!(&channel.channel, channel => channel.limits());
+        let of = ask_port!(channel, port => port.limits());
         let filled = trihop_channel_limits_t::of(&of, size);
         // SAFETY: the header asks for null or `size` bytes that nobody else uses, and the struct
         // has no padding.

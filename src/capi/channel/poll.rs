@@ -2,9 +2,8 @@
 
 use std::os::fd::AsRawFd;
 
-use super::{parse_timeout, trihop_channel_t, with};
+use super::{Port, ask_port, call_port, not_of_guests, parse_timeout, trihop_channel_t, with};
 use crate::capi::argument;
-use crate::capi::seat::either;
 use crate::capi::status::{Failure, trihop_status_t};
 use crate::channel::{ChannelKind, Poll};
 
@@ -114,7 +113,7 @@ pub unsafe extern "C" fn trihop_channel_poll(
     let poll = |channel: &trihop_channel_t| {
         let what = parse_poll(what)?;
         let timeout = parse_timeout(timeout_ns)?;
-        let polled = either!(&channel.channel, channel => channel.poll(what, timeout))?;
+        let polled = call_port!(channel, port => port.poll(what, timeout))?;
         if !value.is_null() {
             // SAFETY: not null, so the header asks for a place for a number.
             *unsafe { argument::place(value, "value")? } = polled;
@@ -134,7 +133,7 @@ pub unsafe extern "C" fn trihop_channel_kind(
     kind: *mut i32,
 ) -> trihop_status_t {
     let ask = |channel: &trihop_channel_t| {
-        let of = either!(&channel.channel, channel => channel.kind());
+        let of = ask_port!(channel, port => port.kind());
         // SAFETY: the header asks for a place for a number.
         *unsafe { argument::place(kind, "kind")? } = match of {
             ChannelKind::Messages => trihop_channel_kind_t::TRIHOP_CHANNEL_MESSAGES,
@@ -163,7 +162,8 @@ pub unsafe extern "C" fn trihop_channel_kind(
 /// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 /// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
 ///
-/// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
+/// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may, and with
+/// `TRIHOP_ERR_MISUSE` at a guest's port.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_event(
@@ -174,7 +174,11 @@ pub unsafe extern "C" fn trihop_channel_event(
         // SAFETY: the header asks for a place for a number.
         let place = unsafe { argument::place(descriptor, "descriptor")? };
         *place = -1;
-        *place = either!(&channel.channel, channel => channel.event()?.as_raw_fd());
+        *place = match &channel.channel {
+            Port::Threaded(port) => port.event()?.as_raw_fd(),
+            Port::Inline(port) => port.event()?.as_raw_fd(),
+            Port::Guest(_) => return Err(not_of_guests("events")),
+        };
         Ok(())
     };
     // SAFETY: the header asks for null or a port that was not freed.

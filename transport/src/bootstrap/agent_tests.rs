@@ -100,7 +100,10 @@ fn major_minor_and_feature_numbers_are_compared_and_patches_are_not() {
     for theirs in made_up() {
         assert!(!ours.agree_with(&theirs), "{theirs}");
         let bytes = [&theirs.encode(MAGIC)[..], b"rest"].concat();
-        assert_eq!(Versions::decode(MAGIC, &bytes), Some((theirs, &b"rest"[..])));
+        assert_eq!(
+            Versions::decode(MAGIC, &bytes),
+            Some((theirs, &b"rest"[..]))
+        );
         assert!(behind_versions(&bytes).is_err_and(|why| !why.is_empty()));
     }
     // As it was before there were feature numbers, and what nobody says.
@@ -155,7 +158,13 @@ fn ranks_of_another_version_or_for_a_place_that_is_taken_are_refused() {
     }
     for theirs in made_up() {
         let [place, nodes] = [ANY, 0].map(u32::to_le_bytes);
-        let hello = [&theirs.encode(MAGIC)[..], &place, &nodes, &nonce.to_le_bytes()].concat();
+        let hello = [
+            &theirs.encode(MAGIC)[..],
+            &place,
+            &nodes,
+            &nonce.to_le_bytes(),
+        ]
+        .concat();
         DescriptorListener::send_until(&name, &hello, &[], soon()).unwrap();
         let (bytes, ..) = listener.accept(soon()).unwrap();
         let said = String::from_utf8_lossy(&bytes).into_owned();
