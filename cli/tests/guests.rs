@@ -205,17 +205,7 @@ fn a_server_that_is_stopped_comes_back_unharmed() {
 /// A server on each of two nodes, and a guest of each.
 fn on_two_nodes() -> (Launched, [Guest; 2]) {
     let script = format!("exec {TRIHOP} serve --name trihop-test-guests-node-$$");
-    let words = [
-        "run",
-        "-n",
-        "2",
-        "--nodes",
-        "2",
-        "--no-prefix",
-        "--",
-        "sh",
-        "-c",
-    ];
+    let words = ["-n", "2", "--nodes", "2", "--no-prefix", "--", "sh", "-c"];
     let words = words.into_iter().map(str::to_owned).chain([script]);
     let mut job = Launched::trihop(words);
     let names = job.wait_for_lines(2);

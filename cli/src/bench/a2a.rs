@@ -77,11 +77,12 @@ const APIS: [Api; 2] = [Api::Typed, Api::Bytes];
 
 /// The interfaces that are asked for, by the kind of job that they are in.
 pub(crate) fn by_job(apis: &[Api]) -> Vec<Vec<Api>> {
-    let kinds: [&[Api]; 4] = [
+    let kinds: [&[Api]; 5] = [
         &[Api::Typed, Api::Bytes, Api::Conveyor],
         &[Api::Threaded],
         &[Api::Deltafs],
         &[Api::C, Api::CConveyor],
+        &[Api::Guest],
     ];
     let asked = |kind: &&[Api]| {
         kind.iter()
