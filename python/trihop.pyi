@@ -27,6 +27,7 @@ __all__ = [
     "NoMemory",
     "PeerGone",
     "AgentDead",
+    "ServerFailed",
 ]
 
 __version__: str
@@ -79,6 +80,8 @@ class NoMemory(Error): ...
 
 class PeerGone(Error):
     rank: int
+
+class ServerFailed(Error): ...
 
 class AgentDead(Error):
     rank: int
@@ -206,7 +209,54 @@ class Channels:
     def attach(self, descriptor: str) -> Channel: ...
     def stats(self) -> dict[str, int]: ...
     def keep(self) -> Kept: ...
+    def serve_guests(self, name: str | None = None) -> Guests: ...
     def close(self) -> None: ...
+
+@final
+class Guests:
+    @property
+    def name(self) -> str: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Guests: ...
+    def __exit__(self, kind: object, value: object, trace: object, /) -> None: ...
+
+@final
+class Guest:
+    def __init__(self, name: str | None = None, *, wait: float | None = 10.0) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def create(
+        self,
+        *,
+        lasting: bool = False,
+        messages: int | None = None,
+        bytes: int | None = None,
+        ports: int | None = None,
+        window_messages: int | None = None,
+        window_bytes: int | None = None,
+    ) -> Channel: ...
+    def semaphore(
+        self,
+        value: int = 1,
+        *,
+        most: int | None = None,
+        lasting: bool = False,
+        ports: int | None = None,
+        window_messages: int | None = None,
+    ) -> Channel: ...
+    def barrier(
+        self,
+        parties: int,
+        *,
+        lasting: bool = False,
+        ports: int | None = None,
+        window_messages: int | None = None,
+    ) -> Channel: ...
+    def attach(self, descriptor: str) -> Channel: ...
 
 @final
 class Kept:

@@ -12,6 +12,8 @@ use trihop::threaded;
 use crate::array::{Block, Room, View};
 use crate::detached::{Detached, Ended};
 use crate::error::{Failure, of_call};
+use crate::guest::Guests;
+use crate::port::Port;
 use crate::request::{Request, timeout_of, triple};
 use crate::stream::counters;
 
@@ -120,6 +122,18 @@ impl Channels {
         Ok(Kept(kept.map_err(Failure::from)?))
     }
 
+    /// Serves guests under an abstract name of this node until it is closed: processes of the same
+    /// user that are no ranks, and use the channels of all ranks through this one. See `Guest`. It
+    /// is closed before the channels are.
+    ///
+    /// Raises `Error` where another process has the name.
+    #[pyo3(signature = (name=None))]
+    fn serve_guests(&self, py: Python<'_>, name: Option<String>) -> PyResult<Guests> {
+        let name = name.unwrap_or_else(trihop::guest::default_name);
+        let guests = py.detach(|| self.channels.serve_guests(&name));
+        Ok(Guests::of(guests.map_err(Failure::from)?))
+    }
+
     /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || threaded::Channels::clone(&self.channels).shutdown();
@@ -143,19 +157,19 @@ impl Kept {
 }
 
 /// A port of a channel: what a rank sends to it, gets from it and polls it by. What one thread sends
-/// by a port comes into the channel in that order.
+/// by a port comes into the channel in that order. A guest's port is for one thread at a time.
 ///
 /// `timeout` is how long a call may take in seconds: without an end where it is None; 0 tries once,
 /// and raises `WouldBlock` where that cannot be done at once. A call whose time is over raises
 /// `Timeout`, with nothing done.
 #[pyclass(frozen, module = "trihop")]
 pub struct Channel {
-    channel: Detached<threaded::Channel>,
+    channel: Detached<Port>,
 }
 
 impl Channel {
-    fn of(channel: threaded::Channel) -> Self {
-        let channel = Detached::new(channel);
+    pub fn of(channel: impl Into<Port>) -> Self {
+        let channel = Detached::new(channel.into());
         Self { channel }
     }
 }
@@ -165,13 +179,13 @@ impl Channel {
     /// What names the channel on all ranks: a text of at most 64 characters.
     #[getter]
     fn descriptor(&self) -> String {
-        self.channel.descriptor().to_string()
+        self.channel.about().descriptor.to_string()
     }
 
     /// The rank that has the channel.
     #[getter]
     fn owner(&self) -> u32 {
-        self.channel.descriptor().owner().0
+        self.channel.about().descriptor.owner().0
     }
 
     /// What it may hold, as `Channels.create` takes it: `messages`, `bytes`, `ports`,
@@ -184,7 +198,7 @@ impl Channel {
             ports,
             window_messages,
             window_bytes,
-        } = self.channel.limits();
+        } = self.channel.about().limits;
         let limits = PyDict::new(py);
         limits.set_item("messages", messages)?;
         limits.set_item("bytes", bytes)?;
@@ -197,7 +211,7 @@ impl Channel {
     /// What it is: "messages", "semaphore" or "barrier".
     #[getter]
     fn kind(&self) -> &'static str {
-        match self.channel.kind() {
+        match self.channel.about().kind {
             ChannelKind::Messages => "messages",
             ChannelKind::Semaphore => "semaphore",
             ChannelKind::Barrier => "barrier",
@@ -225,7 +239,7 @@ impl Channel {
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
         let sent = py.detach(|| self.channel.send(kind, bytes, when, timeout));
-        Ok(sent.map_err(of_call)?)
+        Ok(sent?)
     }
 
     /// Takes the first message out of the channel, and waits for one: its source, its kind, its
@@ -244,7 +258,7 @@ impl Channel {
     fn get_array<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
         let got = py.detach(|| self.channel.get(timeout));
-        let got = got.map_err(of_call)?;
+        let got = got?;
         let array = Block::array(py, got.bytes.into_vec())?;
         (got.source.0, got.kind, array).into_pyobject(py)
     }
@@ -270,7 +284,7 @@ impl Channel {
             source,
             kind,
             length,
-        } = filled.map_err(of_call)?;
+        } = filled?;
         Ok((source.0, kind, length))
     }
 
@@ -304,7 +318,7 @@ impl Channel {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
         let polled = py.detach(|| self.channel.poll(what, timeout));
-        Ok(polled.map_err(of_call)?)
+        Ok(polled?)
     }
 
     /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept
@@ -314,7 +328,8 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn start_get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
         let timeout = timeout_of(timeout)?;
-        Request::of(py.detach(|| self.channel.start_get(timeout)), timeout)
+        let port = self.channel.of_rank(STARTED)?;
+        Request::of(py.detach(|| port.start_get(timeout)), timeout)
     }
 
     /// Starts a `poll`, and does not wait. As `start_get`.
@@ -322,10 +337,8 @@ impl Channel {
     fn start_poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<Request> {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
-        Request::of(
-            py.detach(|| self.channel.start_poll(what, timeout)),
-            timeout,
-        )
+        let port = self.channel.of_rank(STARTED)?;
+        Request::of(py.detach(|| port.start_poll(what, timeout)), timeout)
     }
 
     /// Starts a `send`, and does not wait. The bytes are copied.
@@ -344,7 +357,8 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let started = py.detach(|| self.channel.start_send(kind, bytes, when, timeout));
+        let port = self.channel.of_rank(STARTED)?;
+        let started = py.detach(|| port.start_send(kind, bytes, when, timeout));
         Request::of(started, timeout)
     }
 
@@ -353,28 +367,32 @@ impl Channel {
     /// place of the last one to come to a barrier, or an error. It is the port's, and neither to be
     /// read nor closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let descriptor = py.detach(|| self.channel.event().map(|event| event.as_raw_fd()));
+        let port = self.channel.of_rank("descriptors to sleep on")?;
+        let descriptor = py.detach(|| port.event().map(|event| event.as_raw_fd()));
         Ok(descriptor.map_err(of_call)?)
     }
 
     /// How many sends have failed after they had returned, and why the last of them has.
-    fn failures(&self, py: Python<'_>) -> (u64, Option<String>) {
-        let (count, last) = py.detach(|| self.channel.failures());
-        (count, last.map(|error| error.to_string()))
+    fn failures(&self, py: Python<'_>) -> PyResult<(u64, Option<String>)> {
+        let (count, last) = py.detach(|| self.channel.failures())?;
+        Ok((count, last.map(|error| error.to_string())))
     }
 
-    /// Closes the channel; by its owner only. What is in it may still be got.
+    /// Closes the channel; by its owner, and guests of that, only. What is in it
+    /// may still be got.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| self.channel.close());
-        Ok(closed.map_err(Failure::from)?)
+        Ok(closed?)
     }
 }
 
 type Triple<'py> = Bound<'py, PyTuple>;
 
-fn got<'py>(py: Python<'py>, got: Result<Received, trihop::Error>) -> PyResult<Triple<'py>> {
-    triple(py, &got.map_err(of_call)?)
+fn got<'py>(py: Python<'py>, got: Result<Received, Failure>) -> PyResult<Triple<'py>> {
+    triple(py, &got?)
 }
+
+const STARTED: &str = "calls that are started";
 
 const WHEN: &[(&str, Return)] = &[
     ("immediately", Return::Immediately),
@@ -406,7 +424,7 @@ const WHAT: &[(&str, Poll)] = &[
 ];
 
 /// Those that are given, and the usual ones.
-fn limits_of(
+pub fn limits_of(
     (messages, bytes): (Option<u32>, Option<u64>),
     ports: Option<u32>,
     (window_messages, window_bytes): (Option<u32>, Option<u64>),

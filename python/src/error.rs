@@ -73,6 +73,13 @@ create_exception!(
     "The agent of a node is gone: `rank` is the first of its ranks. Nothing reaches these from \
      other nodes, or leaves them. The job has ended; a new one may find channels that were kept."
 );
+create_exception!(
+    trihop,
+    ServerFailed,
+    Error,
+    "What served a guest has ended, or can serve it no longer. What was sent and not waited for may be \
+     lost. Attach at the next server."
+);
 
 /// What a call here has failed with: the engine's error, or one of this package.
 pub enum Failure {
@@ -217,6 +224,7 @@ fn raised(error: &trihop::Error) -> PyErr {
         | Engine::BadPeer { rank, .. }
         | Engine::NoElement { rank, .. } => of_rank(PeerGone::new_err(text), *rank),
         Engine::AgentDead { rank, .. } => of_rank(AgentDead::new_err(text), *rank),
+        Engine::ServerFailed { .. } => ServerFailed::new_err(text),
         _ => Error::new_err(text),
     }
 }
@@ -236,6 +244,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("NoMemory", py.get_type::<NoMemory>()),
         ("PeerGone", py.get_type::<PeerGone>()),
         ("AgentDead", py.get_type::<AgentDead>()),
+        ("ServerFailed", py.get_type::<ServerFailed>()),
     ] {
         module.add(name, class)?;
     }

@@ -7,9 +7,11 @@ mod array;
 mod channel;
 mod detached;
 mod error;
+mod guest;
 mod handler;
 mod inbox;
 mod job;
+mod port;
 mod request;
 mod stream;
 
@@ -26,6 +28,8 @@ fn package(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::Channels>()?;
     module.add_class::<channel::Channel>()?;
     module.add_class::<channel::Kept>()?;
+    module.add_class::<guest::Guest>()?;
+    module.add_class::<guest::Guests>()?;
     module.add_class::<request::Request>()?;
     handler::end_at_exit(module.py())?;
     error::add(module)

@@ -53,7 +53,7 @@ pub struct trihop_channel_t {
 pub(super) enum Port {
     Threaded(threaded::Channel),
     Inline(Channel<'static>),
-    Guest(GuestPort),
+    Guest(Box<GuestPort>),
 }
 
 /// What a guest's port says of itself at any time, and the port.
@@ -144,12 +144,12 @@ impl trihop_channel_t {
 
     /// As [`give`](Self::give), of a guest's.
     pub(super) fn give_guest(port: guest::Channel) -> *mut Self {
-        let channel = Port::Guest(GuestPort {
+        let channel = Port::Guest(Box::new(GuestPort {
             descriptor: port.descriptor(),
             kind: port.kind(),
             limits: port.limits(),
             port: Mutex::new(port),
-        });
+        }));
         let home = Home::anywhere();
         Box::into_raw(Box::new(Self { home, channel }))
     }

@@ -99,7 +99,7 @@ fn served(
 /// What one of the two ranks uses a channel by.
 enum Port<S: Seat> {
     Rank(Channel<S>),
-    Guest(guest::Channel),
+    Guest(Box<guest::Channel>),
 }
 
 impl<S: Seat> Port<S> {
@@ -164,7 +164,7 @@ where
     };
     let mine = match guest {
         None => Port::Rank(channels.create(limits)?),
-        Some(guest) => Port::Guest(guest.create(limits, Lifetime::Server)?),
+        Some(guest) => Port::Guest(Box::new(guest.create(limits, Lifetime::Server)?)),
     };
     let all = job.allgather(&mine.descriptor().to_bytes())?;
     let last = job.size() - 1;
@@ -180,7 +180,7 @@ where
                 let theirs = Descriptor::from_bytes(&all[other as usize])?;
                 match guest {
                     None => Port::Rank(channels.attach(&theirs)?),
-                    Some(guest) => Port::Guest(guest.attach(&theirs)?),
+                    Some(guest) => Port::Guest(Box::new(guest.attach(&theirs)?)),
                 }
             },
             is_first: other == last,

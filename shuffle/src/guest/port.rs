@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, recv};
 use trihop_transport::Error as TransportError;
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
+use trihop_transport::park::{Backoff, Step};
+use trihop_transport::sync::thread::yield_now;
 use trihop_transport::topology::Rank;
 
 use super::Lifetime;
-use super::socket::{pair, receive_some, send_some};
+use super::socket::{awake, pair, receive_some, send_some};
 use super::wire::{Answer, Call, DONE, HEAD_BYTES, Hello, Make, Served, TOO_LONG, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{
@@ -340,6 +342,8 @@ enum Ended {
 pub(super) struct Connection {
     server: Arc<str>,
     socket: OwnedFd,
+    /// How it waits for answers.
+    backoff: Backoff,
     /// What has been the end of it.
     failed: Option<Error>,
 }
@@ -372,6 +376,7 @@ impl Connection {
         Ok(Self {
             server: name.into(),
             socket,
+            backoff: Backoff::new(awake()),
             failed: None,
         })
     }
@@ -396,9 +401,25 @@ impl Connection {
                 return Err(Ended::Late);
             }
         }
+        self.stay_awake();
         let mut head = [0; HEAD_BYTES];
         self.read_into(&mut head)?;
         Ok(Answer::read(&head))
+    }
+
+    /// Waits without sleeping, as long as that is worth it: answers mostly come soon, and to be
+    /// woken takes longer.
+    fn stay_awake(&mut self) {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        while let Err(Errno::AGAIN) = recv(&self.socket, &mut byte, flags) {
+            if self.backoff.next() == Step::Park {
+                self.backoff.begin();
+                return;
+            }
+            yield_now();
+        }
+        self.backoff.reset();
     }
 
     /// What an answer says that is an error, with its text.

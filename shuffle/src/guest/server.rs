@@ -8,9 +8,12 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use trihop_transport::Error as TransportError;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::memory::descriptors::DescriptorListener;
+use trihop_transport::park::{Backoff, Step};
+use trihop_transport::sync::thread::yield_now;
 
 use super::connection::{Connection, Waits};
 use super::ready::{Ready, alarm};
+use super::socket::awake;
 use super::wire::{Hello, Make, Served};
 use crate::error::{Error, Result};
 use crate::face::channel::ChannelKind;
@@ -89,6 +92,7 @@ impl Channels {
             free: Vec::new(),
             turns: Vec::new(),
             soon: Vec::new(),
+            looked_at: Instant::now(),
             is_short: false,
         };
         let thread = masked::spawn("trihop-guests", move || server.run())?;
@@ -112,6 +116,8 @@ struct Server {
     turns: Vec<usize>,
     /// Those that are to be looked at again in a short time.
     soon: Vec<usize>,
+    /// When it looked for those whose time has come.
+    looked_at: Instant,
     /// Descriptors have run out, which was said.
     is_short: bool,
 }
@@ -119,17 +125,28 @@ struct Server {
 impl Server {
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
+        let mut backoff = Backoff::new(awake());
         while !self.ready.ends() {
             let is_owed = self.admit();
             self.ready.take(&mut self.turns);
             self.hear(&mut events);
+            self.add_due();
             let mut turns = std::mem::take(&mut self.turns);
+            let has_moved = !turns.is_empty();
             for place in turns.drain(..) {
                 self.advance(place);
             }
-            if self.turns.is_empty() {
-                self.turns = turns;
-                self.sleep(is_owed);
+            if !self.turns.is_empty() {
+                continue;
+            }
+            self.turns = turns;
+            match has_moved {
+                true => backoff.reset(),
+                false if backoff.next() != Step::Park => yield_now(),
+                false => {
+                    self.sleep(is_owed);
+                    backoff.begin();
+                }
             }
         }
         // What has come is done, where there is room.
@@ -317,8 +334,16 @@ impl Server {
             std::thread::sleep(SOON);
         }
         self.ready.wakes();
-        self.turns.append(&mut self.soon);
+    }
+
+    /// Adds those whose time has come, looked for once in a while.
+    fn add_due(&mut self) {
         let now = Instant::now();
+        if now < self.looked_at + SOON {
+            return;
+        }
+        self.looked_at = now;
+        self.turns.append(&mut self.soon);
         let places = self.places.iter().enumerate();
         let is_due = |connection: &Connection| connection.deadline().is_some_and(|at| now >= at);
         let due = places.filter(|(_, held)| held.as_ref().is_some_and(|(held, _)| is_due(held)));

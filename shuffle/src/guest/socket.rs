@@ -9,6 +9,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, recv,
     sendmsg,
 };
+use trihop_transport::park::Awake;
+
+/// How a guest and its server wait for each other before they sleep: they yield, as threads of
+/// ranks do that have a core. How many share the cores neither of them knows.
+pub fn awake() -> Awake {
+    Awake::new(1.0, 2)
+}
 
 /// Two ends that are connected.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {

@@ -116,6 +116,19 @@ pub(crate) trait Seating: Clone {
         handler: Option<Self::Handler>,
     ) -> Result<Handle<Self>>;
 
+    /// As [`with`](Self::with), for a call that leaves nothing to be sent: nobody has to be woken
+    /// for that.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    fn with_quietly<R>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&mut JobState) -> Result<R>,
+    ) -> Result<R> {
+        self.with(what, call)
+    }
+
     /// Uses the state; `what` is the call that does.
     ///
     /// # Errors

@@ -394,6 +394,14 @@ impl Seating for Threaded {
         opened
     }
 
+    fn with_quietly<R>(
+        &self,
+        _: &'static str,
+        call: impl FnOnce(&mut JobState) -> Result<R>,
+    ) -> Result<R> {
+        self.shared.engine.with_quietly(call)
+    }
+
     #[inline]
     fn with<R>(&self, _: &'static str, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
         self.shared.engine.with(call)

@@ -406,6 +406,13 @@ impl SharedEngine {
         Ok(value)
     }
 
+    /// As [`with`](Self::with), and nothing is left to be sent.
+    pub fn with_quietly<R>(&self, call: impl FnOnce(&mut JobState) -> Result<R>) -> Result<R> {
+        let mut turn = self.take();
+        turn.job.check_failure()?;
+        call(&mut turn.job).inspect_err(|_| self.spread_failure(&mut turn))
+    }
+
     pub fn progress(&self) -> Result<bool> {
         let mut turn = self.take();
         turn.job.check_failure()?;

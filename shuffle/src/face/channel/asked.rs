@@ -210,7 +210,11 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if id == 0 {
             return self.finish(Answered::nothing()).map(Some);
         }
-        let has_moved = port.channels().handle.seat.progress(self.what)?;
+        // Of what this rank asks itself on a job with threads nothing has to be brought here.
+        let has_moved = match S::MOVES_ALONE && port.is_here() {
+            true => false,
+            false => port.channels().handle.seat.progress(self.what)?,
+        };
         if self.limit.is_over() && !self.is_cancelled {
             self.is_cancelled = true;
             let port = self.port.at_owner();
@@ -230,7 +234,7 @@ impl<S: Seat> Port<S> {
         if S::MOVES_ALONE {
             let (seat, awaited) = (&self.channels().handle.seat, self.awaited(id));
             let hear = |job: &mut JobState| Ok(job.parked.hear_of_failure(awaited, waker));
-            drop(seat.with(what, hear)?);
+            drop(seat.with_quietly(what, hear)?);
         }
         Ok(S::MOVES_ALONE)
     }
@@ -240,7 +244,7 @@ impl<S: Seat> Port<S> {
         let awaited = self.awaited(id);
         let no_longer = |job: &mut JobState| Ok(job.parked.no_longer_hears(awaited));
         // A job that has failed has woken all.
-        drop((self.channels().handle.seat).with("a request", no_longer));
+        drop((self.channels().handle.seat).with_quietly("a request", no_longer));
     }
 
     /// The answer to a request, where it is there; else `waker` is woken by who hears of it, and
@@ -268,11 +272,13 @@ impl<S: Seat> Port<S> {
             *is_heard |= self.hear_of_failure(id, what, waker)?;
         }
         let owner = self.descriptor().owner();
-        let may_come = |out: &mut Outbound| {
+        let stream = channels.handle.id;
+        let may_come = |job: &mut JobState| {
+            let out = job.engine.out(stream)?;
             out.check_open()?;
             out.check_within_reach(owner)
         };
-        match channels.handle.with_out(what, may_come) {
+        match channels.handle.seat.with_quietly(what, may_come) {
             Ok(()) => Ok(None),
             // As of who waits. It may have been answered in between.
             Err(closed) => match channels.office.client().take_answer(self.number(), id) {

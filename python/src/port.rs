@@ -1,0 +1,139 @@
+//! A port of a channel, of a rank or of a guest.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use trihop::channel::{ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout};
+use trihop::{ChannelLimits, guest, threaded};
+
+use crate::error::{Failure, of_call};
+
+/// What a port says of itself at any time.
+#[derive(Clone, Copy)]
+pub struct About {
+    pub descriptor: Descriptor,
+    pub limits: ChannelLimits,
+    pub kind: ChannelKind,
+}
+
+/// What sends, gets and polls.
+pub enum Port {
+    Rank(threaded::Channel),
+    Guest(Box<OfGuest>),
+}
+
+/// A guest's port, for one thread at a time.
+pub struct OfGuest {
+    about: About,
+    port: Mutex<guest::Channel>,
+}
+
+impl From<threaded::Channel> for Port {
+    fn from(port: threaded::Channel) -> Self {
+        Self::Rank(port)
+    }
+}
+
+impl From<guest::Channel> for Port {
+    fn from(port: guest::Channel) -> Self {
+        Self::Guest(Box::new(OfGuest {
+            about: About {
+                descriptor: port.descriptor(),
+                limits: port.limits(),
+                kind: port.kind(),
+            },
+            port: Mutex::new(port),
+        }))
+    }
+}
+
+impl OfGuest {
+    /// The port, unless a call on it is under way.
+    fn free(&self) -> Result<MutexGuard<'_, guest::Channel>, Failure> {
+        match self.port.try_lock() {
+            Ok(port) => Ok(port),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::Misuse(
+                "another thread has a call on this guest's port under way; attach once more for \
+                 each thread"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+/// Calls the method of the port.
+macro_rules! call {
+    ($this:expr, $port:ident => $call:expr) => {
+        match $this {
+            Self::Rank($port) => $call.map_err(of_call),
+            Self::Guest(guest) => {
+                let mut $port = guest.free()?;
+                $call.map_err(of_call)
+            }
+        }
+    };
+}
+
+impl Port {
+    pub fn about(&self) -> About {
+        match self {
+            Self::Rank(port) => About {
+                descriptor: port.descriptor(),
+                limits: port.limits(),
+                kind: port.kind(),
+            },
+            Self::Guest(guest) => guest.about,
+        }
+    }
+
+    /// A rank's: guests have none of this.
+    pub fn of_rank(&self, what: &str) -> Result<&threaded::Channel, Failure> {
+        match self {
+            Self::Rank(port) => Ok(port),
+            Self::Guest(_) => Err(Failure::Misuse(format!(
+                "ports of guests have no {what}: those of ranks do"
+            ))),
+        }
+    }
+
+    pub fn send(
+        &self,
+        kind: u32,
+        bytes: &[u8],
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<(), Failure> {
+        call!(self, port => port.send(kind, bytes, when, timeout))
+    }
+
+    pub fn get(&self, timeout: Timeout) -> Result<Received, Failure> {
+        call!(self, port => port.get(timeout))
+    }
+
+    pub fn get_into(&self, into: &mut [u8], timeout: Timeout) -> Result<Filled, Failure> {
+        call!(self, port => port.get_into(into, timeout))
+    }
+
+    pub fn peek(&self, timeout: Timeout) -> Result<Received, Failure> {
+        call!(self, port => port.peek(timeout))
+    }
+
+    pub fn pop(&self, timeout: Timeout) -> Result<Received, Failure> {
+        call!(self, port => port.pop(timeout))
+    }
+
+    pub fn poll(&self, what: Poll, timeout: Timeout) -> Result<u64, Failure> {
+        call!(self, port => port.poll(what, timeout))
+    }
+
+    pub fn failures(&self) -> Result<(u64, Option<trihop::Error>), Failure> {
+        match self {
+            Self::Rank(port) => Ok(port.failures()),
+            Self::Guest(guest) => guest.free()?.failures().map_err(of_call),
+        }
+    }
+
+    pub fn close(&self) -> Result<(), Failure> {
+        call!(self, port => port.close())
+    }
+}
