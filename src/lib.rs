@@ -122,5 +122,10 @@ struct ChannelsOfDocs;
 
 /// As the README's.
 #[cfg(doctest)]
+#[doc = include_str!("../docs/GUESTS.md")]
+struct GuestsOfDocs;
+
+/// As the README's.
+#[cfg(doctest)]
 #[doc = include_str!("../docs/PORTING.md")]
 struct PortingOfDocs;

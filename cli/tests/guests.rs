@@ -76,7 +76,6 @@ fn guests_that_are_killed_lose_nothing_that_others_have() {
     const TEST: &str = "guests_that_are_killed_lose_nothing_that_others_have";
     if let Some(role) = role() {
         let mut port = port(&role);
-        println!("attached");
         if role.starts_with("gets ") {
             loop {
                 port.get(Timeout::Never).unwrap();

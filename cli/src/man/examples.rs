@@ -1,7 +1,7 @@
 //! What the manual pages show of each command.
 
 /// Words behind `trihop`, and what they do; by command.
-pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
+pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 12] = [
     (
         "info",
         &[
@@ -43,6 +43,36 @@ pub(super) const EXAMPLES: [(&str, &[(&str, &str)]); 10] = [
             (
                 "agent --ranks 4 --nics 2",
                 "starts two agents here, which share the four ranks of a job",
+            ),
+        ],
+    ),
+    (
+        "serve",
+        &[
+            (
+                "serve",
+                "serves guests of this machine under the default name, until a signal comes",
+            ),
+            (
+                "serve --name shared --quiet",
+                "under another name, which guests find by TRIHOP_GUESTS or --name",
+            ),
+        ],
+    ),
+    (
+        "channel",
+        &[
+            (
+                "channel create --messages 1000",
+                "makes a channel at the server of this machine, and prints its descriptor",
+            ),
+            (
+                "channel send --lines DESCRIPTOR",
+                "sends each line of standard input as a message",
+            ),
+            (
+                "channel get --timeout-ms 0 DESCRIPTOR",
+                "writes the first message to standard output; status 3 where there is none",
             ),
         ],
     ),

@@ -11,7 +11,7 @@ const HEADER: &str = include_str!(env!("HEADER_OF_TRIHOP"));
 
 /// Name of a page, what its functions are for, and how their names begin. The first that fits
 /// counts; functions of no other page are those of a job.
-const PAGES: [(&str, &str, &[&str]); 12] = [
+const PAGES: [(&str, &str, &[&str]); 13] = [
     (
         "trihop_diagnostics",
         "counters, dumps and logs",
@@ -54,6 +54,11 @@ const PAGES: [(&str, &str, &[&str]); 12] = [
         "trihop_array",
         "elements with keys that may move between ranks",
         &["trihop_array_", "trihop_pack"],
+    ),
+    (
+        "trihop_guest",
+        "processes that are no ranks, and use channels",
+        &["trihop_guest"],
     ),
     (
         "trihop_collectives",

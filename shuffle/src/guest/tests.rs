@@ -1,5 +1,8 @@
 //! Guests whose server is a rank of the same process: a socket does not know the difference.
 
+// Counters between threads of a test; nothing here is modelled.
+#![allow(clippy::disallowed_types)]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};

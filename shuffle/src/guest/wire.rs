@@ -435,3 +435,141 @@ impl Served {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limits() -> impl Strategy<Value = ChannelLimits> {
+        let numbers = (
+            any::<u32>(),
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u64>(),
+        );
+        numbers.prop_map(
+            |(messages, bytes, ports, window_messages, window_bytes)| ChannelLimits {
+                messages,
+                bytes,
+                ports,
+                window_messages,
+                window_bytes,
+            },
+        )
+    }
+
+    fn hello() -> impl Strategy<Value = Hello> {
+        let make = (0..2u32, 0..3u32, any::<u64>(), any::<u64>(), limits());
+        let make = make.prop_map(|(lifetime, kind, value, most, limits)| {
+            Hello::Create(Make {
+                lifetime: Lifetime::of(lifetime).unwrap(),
+                kind: ChannelKind::of(kind).unwrap(),
+                value,
+                most,
+                limits,
+            })
+        });
+        let name = "trihop-ch:09e2d635b7509d56:0:1:0:b84a498e";
+        prop_oneof![
+            Just(Hello::Look),
+            Just(Hello::Attach(name.parse().unwrap())),
+            make,
+        ]
+    }
+
+    fn timeout() -> impl Strategy<Value = Timeout> {
+        (0..=u64::MAX).prop_map(Timeout::of_nanoseconds)
+    }
+
+    fn call() -> impl Strategy<Value = Call> {
+        let send = (any::<u32>(), 0..4u32, timeout(), any::<u64>());
+        let send = send.prop_map(|(kind, when, timeout, bytes)| Call::Send {
+            kind,
+            when: Return::of(when).unwrap(),
+            timeout,
+            bytes,
+        });
+        let take = (0..4u32, any::<u64>(), timeout());
+        let take = take.prop_map(|(number, most, timeout)| {
+            let most = if number == 3 { most } else { 0 };
+            let take = Take::of(number, most).unwrap();
+            Call::Take { take, timeout }
+        });
+        let poll = (0..19u32, timeout());
+        let poll = poll.prop_map(|(poll, timeout)| Call::Poll {
+            poll: Poll::of(poll).unwrap(),
+            timeout,
+        });
+        prop_oneof![send, take, poll, Just(Call::Failures), Just(Call::Close)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_reads_back(hello in hello(), call in call(), limits in limits()) {
+            prop_assert_eq!(Hello::parse(&hello.encode()), Ok(hello));
+            prop_assert_eq!(Call::parse(&call.encode()), Some(call));
+            let descriptor = "trihop-ch:09e2d635b7509d56:0:1:0:b84a498e".parse().unwrap();
+            let (kind, longest) = (ChannelKind::Barrier, limits.bytes);
+            let welcome = Welcome { descriptor, kind, limits, longest };
+            prop_assert_eq!(Welcome::parse(&welcome.encode()), Some(welcome));
+        }
+
+        #[test]
+        fn whatever_comes_is_read_or_refused(
+            hello in hello(),
+            at in any::<usize>(),
+            with in any::<u8>(),
+            head in any::<[u8; HEAD_BYTES]>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut changed = hello.encode();
+            let length = changed.len();
+            changed[at % length] ^= with;
+            let _ = Hello::parse(&changed);
+            prop_assert!(Hello::parse(&changed[..at % length]).is_err());
+            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Served::parse(&bytes));
+            if let Some(call) = Call::parse(&head) {
+                prop_assert_eq!(Call::parse(&call.encode()), Some(call));
+            }
+            let answer = Answer::read(&head);
+            prop_assert_eq!(Answer::read(&answer.encode()), answer);
+            let error = answer.error(&bytes, "a call", "server");
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn errors_are_the_same_behind_a_socket() {
+        let errors = [
+            Error::WouldBlock,
+            Error::TimedOut("a get from a channel"),
+            Error::ChannelClosed {
+                number: 7,
+                owner: u32::MAX,
+            },
+            Error::BarrierBroken {
+                number: u32::MAX,
+                owner: 7,
+            },
+            Error::misuse("channels", "a why"),
+            Error::no_channel("a name", "another why"),
+            Error::config("ports", "too many"),
+            Error::TooLarge { bytes: 7, limit: 5 },
+            Error::server_failed("server", "a third why"),
+        ];
+        for error in errors {
+            let (answer, text) = Answer::of_error(&error);
+            assert_eq!(answer.bytes, text.len() as u64);
+            assert_eq!(answer.error(&text, "a get from a channel", "server"), error);
+        }
+        let (answer, text) = Answer::of_error(&Error::Closed("work".to_owned()));
+        let said = answer.error(&text, "a get", "server").to_string();
+        assert!(
+            said.contains("`server`") && said.contains("`work` is shut down"),
+            "{said}"
+        );
+    }
+}
