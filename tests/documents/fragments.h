@@ -38,6 +38,8 @@ extern trihop_replies_t *replies;
 extern trihop_merging_t *merging;
 extern trihop_array_t *cells;
 extern trihop_channels_t *channels;
+extern trihop_guests_t *guests;
+extern trihop_guest_t *guest;
 extern trihop_channel_t *tasks, *lock, *gate;
 extern trihop_asked_t *started;
 extern trihop_received_t task;
