@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, recv};
 use trihop_transport::Error as TransportError;
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::park::{Backoff, Step};
+use trihop_transport::sync::sleep;
 use trihop_transport::sync::thread::yield_now;
 use trihop_transport::topology::Rank;
 
@@ -21,6 +22,16 @@ use crate::face::channel::{
     ChannelKind, ChannelLimits, Descriptor, Filled, Poll, Received, Return, Take, Timeout,
 };
 use crate::queue::long_buffers;
+
+/// Longer than anybody waits.
+const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How often it is tried to reach a server that closes the connection at once, and how soon again.
+const TRIES: u32 = 10;
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// How long a server that is there has to answer who it is.
+const ANSWERS: Duration = Duration::from_secs(10);
 
 const SEND: &str = "a send to a channel";
 const GET: &str = "a get from a channel";
@@ -45,11 +56,16 @@ impl Guest {
     /// version or user; [`Error::System`] where descriptors run out.
     pub fn of(name: &str, wait: Duration) -> Result<Self> {
         let deadline = Instant::now().checked_add(wait);
+        let mut again = 0..TRIES;
         let (mut connection, served) = loop {
-            let mut connection = Connection::open(name, &Hello::Look, deadline)?;
-            match connection.welcomed(deadline) {
-                // That one has just ended.
-                Err(Ended::Closed) if deadline.is_none_or(|at| Instant::now() < at) => {}
+            let mut connection = Connection::open(name, &Hello::Look, Some(wait))?;
+            match connection.welcomed(Some(Instant::now() + ANSWERS)) {
+                // That one may have just ended, and the next one come.
+                Err(Ended::Closed)
+                    if deadline.is_none_or(|at| Instant::now() < at) && again.next().is_some() =>
+                {
+                    sleep(BETWEEN);
+                }
                 served => break (connection, served),
             }
         };
@@ -349,18 +365,18 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// With a deadline it waits for somebody to serve.
-    fn open(name: &str, hello: &Hello, deadline: Option<Instant>) -> Result<Self> {
+    /// Where it is said how long, it waits for somebody to serve.
+    fn open(name: &str, hello: &Hello, wait: Option<Duration>) -> Result<Self> {
         let made = pair().map_err(|error| {
             let what = "connecting a guest of a channel's server";
             Error::from(TransportError::system(what, error))
         });
         let (socket, other) = made?;
         let (hello, others) = (hello.encode(), [other.as_fd()]);
-        let far = || Instant::now() + Duration::from_secs(365 * 24 * 3600);
-        let handed = match deadline {
-            Some(deadline) => DescriptorListener::send_until(name, &hello, &others, deadline),
-            None => DescriptorListener::send_to_listener(name, &hello, &others, far()),
+        let after = |wait: Duration| Instant::now() + wait.min(LONG);
+        let handed = match wait {
+            Some(wait) => DescriptorListener::send_until(name, &hello, &others, after(wait)),
+            None => DescriptorListener::send_to_listener(name, &hello, &others, after(LONG)),
         };
         handed.map_err(|error| {
             let why = match &error {

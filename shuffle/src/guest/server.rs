@@ -218,8 +218,10 @@ impl Server {
     }
 
     fn forget(&mut self, place: usize) {
-        // With its socket the kernel forgets it, too.
-        self.places[place] = None;
+        if let Some((connection, _)) = self.places[place].take() {
+            // Others may have the socket, too, whose events are not the next one's at this place.
+            let _ = epoll::delete(&self.epoll, connection.socket());
+        }
         self.free.push(place);
     }
 
