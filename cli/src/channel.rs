@@ -32,10 +32,13 @@ pub struct ChannelArgs {
     /// Name of the server [default: TRIHOP_GUESTS, or `trihop-guests-` and the user's number]
     #[arg(long, global = true)]
     name: Option<String>,
-    /// Milliseconds to wait for a server, and then for a message, for room or for what is polled;
-    /// 0 tries once [default: 10000 for a server, no end for the others]
+    /// Milliseconds to wait for a message, for room or for what is polled; 0 tries once [default:
+    /// without an end]
     #[arg(long, global = true, value_name = "MS")]
     timeout_ms: Option<u64>,
+    /// Milliseconds to wait for a server
+    #[arg(long, global = true, value_name = "MS", default_value = "10000")]
+    wait_ms: u64,
     #[command(subcommand)]
     action: Action,
 }
@@ -167,7 +170,7 @@ impl Error {
 /// What it has failed with.
 pub fn run(args: ChannelArgs) -> Result<(), Error> {
     let name = args.name.unwrap_or_else(guest::default_name);
-    let wait = Duration::from_millis(args.timeout_ms.unwrap_or(10_000));
+    let wait = Duration::from_millis(args.wait_ms);
     let guest = Guest::of(&name, wait)?;
     let timeout = match args.timeout_ms {
         None => Timeout::Never,

@@ -9,6 +9,7 @@ use trihop::channel::Descriptor;
 use trihop::guest::{self, Lifetime};
 
 use crate::channel::{Channel, limits_of};
+use crate::detached::Detached;
 use crate::error::Failure;
 
 /// A process that is no rank, and uses the channels of a job all the same, through a rank of its
@@ -136,14 +137,14 @@ impl Guest {
 #[pyclass(frozen, module = "trihop")]
 pub struct Guests {
     name: String,
-    guests: Mutex<Option<guest::Guests>>,
+    guests: Mutex<Option<Detached<guest::Guests>>>,
 }
 
 impl Guests {
     pub fn of(guests: guest::Guests) -> Self {
         Self {
             name: guests.name().to_owned(),
-            guests: Mutex::new(Some(guests)),
+            guests: Mutex::new(Some(Detached::new(guests))),
         }
     }
 }
@@ -157,10 +158,10 @@ impl Guests {
     }
 
     /// Serves guests no longer: those that there are find their connections closed.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self) {
         let guests = self.guests.lock();
         let guests = guests.unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(guests));
+        drop(guests); // with no lock held
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -169,11 +170,10 @@ impl Guests {
 
     fn __exit__(
         &self,
-        py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
         _value: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) {
-        self.close(py);
+        self.close();
     }
 }

@@ -152,8 +152,9 @@ macro_rules! declare {
                 /// What is wrong with it.
                 why: String,
             },
-            /// What served a guest has ended, or can serve it no longer: the port is of no use any
-            /// more. What was sent by it and not waited for may be lost. Attach at the next server.
+            /// What served a guest has ended, or its job, or a call there has failed for a reason of
+            /// its own, such as want of memory. Where it has ended the port is of no use any more, and
+            /// what was sent by it and not waited for may be lost: attach at the next server.
             #[error("the server of guests `{server}`: {why}")]
             ServerFailed {
                 /// Its name.

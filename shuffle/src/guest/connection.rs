@@ -24,7 +24,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Buffers that are longer are given up once they are empty.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Calls that are made before it is another connection's turn.
+/// Calls that are made, and reads, before it is another connection's turn.
 const TURN_CALLS: u32 = 64;
 
 /// What a connection waits for.
@@ -157,6 +157,12 @@ impl Connection {
         self.socket.as_fd()
     }
 
+    /// Nothing more is taken than what has come.
+    pub fn shut(&self) {
+        // Where it is shut already nothing comes anyway.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Read);
+    }
+
     /// When it is to be looked at, if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
         self.limit.at.filter(|_| !self.limit.is_looked_at)
@@ -194,6 +200,8 @@ impl Connection {
                 },
             };
             match next {
+                // An opening that is dropped closes its port.
+                Ok(None) if self.is_gone => return Waits::End,
                 Ok(None) => return Waits::Alarm,
                 Ok(Some(channel)) => {
                     self.output.tell(Ok(welcome(&channel)));
@@ -216,10 +224,15 @@ impl Connection {
         if let Some(call) = &mut port.call {
             if self.is_gone {
                 port.give_up();
+                self.limit = Limit::default();
                 return None;
             }
             let Some((answer, body)) = call.look(&self.waker) else {
-                return Some(Waits::Alarm);
+                // The call keeps its time by itself, which may be over a little later.
+                return Some(match self.limit.is_over() {
+                    true => Waits::Soon,
+                    false => Waits::Alarm,
+                });
             };
             port.call = None;
             self.limit = Limit::default();
@@ -235,24 +248,27 @@ impl Connection {
             }
         };
         let Some((call, body)) = next else {
-            return match self.input.is_over {
-                true => port.finish(),
+            if self.input.is_over {
+                return port.finish();
+            }
+            *calls += 1;
+            return match *calls > TURN_CALLS {
+                true => Some(Waits::Turn),
                 false => self.input.read(&self.socket, self.is_gone),
             };
         };
-        if *calls == TURN_CALLS {
+        if *calls >= TURN_CALLS {
             return Some(Waits::Turn);
         }
         *calls += 1;
         match port.begin(call, body, &mut self.limit) {
-            Begun::NoRoom if !self.is_gone || !call.is_answered() => {
+            Begun::NoRoom => {
                 // What is under way takes the room, unless queues of this rank are full.
                 return Some(match port.sends.is_empty() {
                     true => Waits::Soon,
                     false => Waits::Alarm,
                 });
             }
-            Begun::NoRoom => {}
             Begun::Answer(answer, body) => self.output.put(answer, body),
             Begun::Unanswered => {}
             Begun::UnderWay(call) => port.call = Some(call),
@@ -296,6 +312,12 @@ impl Limit {
     }
 }
 
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close_own();
+    }
+}
+
 impl Port {
     fn new(channel: Channel, ends_with_guest: bool) -> Self {
         Self {
@@ -331,11 +353,19 @@ impl Port {
         }
     }
 
-    /// The guest asks for nothing more.
-    fn finish(&mut self) -> Option<Waits> {
-        if std::mem::take(&mut self.ends_with_guest) {
+    /// Closes a channel that ends with its guest, once; whether it was one.
+    fn close_own(&mut self) -> bool {
+        let ends = std::mem::take(&mut self.ends_with_guest);
+        if ends {
             // Where that fails the job has, and all channels are closed.
             let _ = self.channel.close();
+        }
+        ends
+    }
+
+    /// The guest asks for nothing more.
+    fn finish(&mut self) -> Option<Waits> {
+        if self.close_own() {
             return None;
         }
         match self.sends.is_empty() {
@@ -542,9 +572,11 @@ impl Input {
 
     /// Reads what has come; what is waited for, where nothing has.
     fn read(&mut self, socket: &OwnedFd, is_gone: bool) -> Option<Waits> {
-        let more = self.missing().max(READ_BYTES);
+        let missing = self.missing();
         self.bytes.drain(..self.used);
         self.used = 0;
+        // Memory for what has come, and not for what is said to come.
+        let more = missing.clamp(READ_BYTES, READ_BYTES.max(self.bytes.len()));
         if self.bytes.try_reserve(more).is_err() {
             tracing::warn!(
                 bytes = more,

@@ -214,7 +214,7 @@ impl Channel {
         let call = Call::Send {
             kind,
             when,
-            timeout,
+            timeout: timeout.as_sent(),
             bytes: bytes.len() as u64,
         };
         match call.is_answered() {
@@ -358,6 +358,8 @@ enum Ended {
 pub(super) struct Connection {
     server: Arc<str>,
     socket: OwnedFd,
+    /// Whose it is: a fork shares the socket, and would take the other's answers.
+    process: u32,
     /// How it waits for answers.
     backoff: Backoff,
     /// What has been the end of it.
@@ -379,19 +381,22 @@ impl Connection {
             None => DescriptorListener::send_to_listener(name, &hello, &others, after(LONG)),
         };
         handed.map_err(|error| {
-            let why = match &error {
+            use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
+            match &error {
                 TransportError::System { source, .. }
-                    if source.kind() == io::ErrorKind::ConnectionRefused =>
+                    if [BrokenPipe, ConnectionRefused, ConnectionReset]
+                        .contains(&source.kind()) =>
                 {
-                    "nobody serves guests under this name on this node".to_owned()
+                    let why = "nobody serves guests under this name on this node";
+                    Error::server_failed(name, why)
                 }
-                error => error.to_string(),
-            };
-            Error::server_failed(name, why)
+                _ => error.into(),
+            }
         })?;
         Ok(Self {
             server: name.into(),
             socket,
+            process: std::process::id(),
             backoff: Backoff::new(awake()),
             failed: None,
         })
@@ -412,9 +417,11 @@ impl Connection {
     /// The head of the next answer.
     fn answer(&mut self, deadline: Option<Instant>) -> std::result::Result<Answer, Ended> {
         if let Some(deadline) = deadline {
-            let readable = wait_for_any(&[self.socket.as_fd()], deadline);
-            if !matches!(readable, Ok(Some(_))) {
-                return Err(Ended::Late);
+            while !matches!(wait_for_any(&[self.socket.as_fd()], deadline), Ok(Some(_))) {
+                // It may have been a signal.
+                if Instant::now() >= deadline {
+                    return Err(Ended::Late);
+                }
             }
         }
         self.stay_awake();
@@ -452,6 +459,10 @@ impl Connection {
     pub(super) fn send(&mut self, head: &[u8], body: &[u8]) -> Result<()> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
+        }
+        if self.process != std::process::id() {
+            let why = "this port is of the process that has forked this one; attach once more here";
+            return Err(Error::misuse("channels", why));
         }
         let mut sent = 0;
         while sent < head.len() + body.len() {

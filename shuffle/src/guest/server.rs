@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use trihop_transport::Error as TransportError;
 use trihop_transport::masked::{self, MaskedThread};
-use trihop_transport::memory::descriptors::DescriptorListener;
+use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::park::{Backoff, Step};
 use trihop_transport::sync::thread::yield_now;
 
@@ -28,8 +28,7 @@ const BACKLOG: u32 = 1024;
 /// Events that are taken from the kernel at once.
 const EVENTS: usize = 64;
 
-/// How soon it looks again where nothing wakes it: for room of a send, for the hello of a guest
-/// that has connected, or for descriptors.
+/// How soon it looks again where nothing wakes it: for room of a send, or for descriptors.
 const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(100);
 
@@ -75,7 +74,8 @@ impl Channels {
     /// [`Error::System`] where another process has the name, or descriptors or threads run out.
     pub fn serve_guests(&self, name: &str) -> Result<Guests> {
         let listener = DescriptorListener::listen(name, BACKLOG)?;
-        // Guests are refused with their reason, also where no other descriptor is left.
+        // Where no other descriptor is left, a guest finds its connection closed, and the log says
+        // why; with one in reserve it does so at once.
         listener.keep_reserve()?;
         let made = epoll::create(CreateFlags::CLOEXEC);
         let epoll = made.map_err(|error| {
@@ -127,11 +127,13 @@ impl Server {
         let mut events = Vec::with_capacity(EVENTS);
         let mut backoff = Backoff::new(awake());
         while !self.ready.ends() {
-            let is_owed = self.admit();
+            self.admit();
             self.ready.take(&mut self.turns);
             self.hear(&mut events);
             self.add_due();
             let mut turns = std::mem::take(&mut self.turns);
+            turns.sort_unstable();
+            turns.dedup();
             let has_moved = !turns.is_empty();
             for place in turns.drain(..) {
                 self.advance(place);
@@ -144,12 +146,14 @@ impl Server {
                 true => backoff.reset(),
                 false if backoff.next() != Step::Park => yield_now(),
                 false => {
-                    self.sleep(is_owed);
+                    self.sleep();
                     backoff.begin();
                 }
             }
         }
         // What has come is done, where there is room.
+        let connections = self.places.iter().flatten();
+        connections.for_each(|(connection, _)| connection.shut());
         for place in 0..self.places.len() {
             while self.advance(place) == Some(Waits::Turn) {}
         }
@@ -225,9 +229,9 @@ impl Server {
         self.free.push(place);
     }
 
-    /// Takes in guests that have come; whether one has connected whose hello has not.
-    fn admit(&mut self) -> bool {
-        loop {
+    /// Takes in guests that have come, so many at a time.
+    fn admit(&mut self) {
+        for _ in 0..EVENTS {
             match self.listener.try_accept() {
                 Ok(Some((hello, mut sockets, _))) => {
                     // Others are no guests of any version.
@@ -236,13 +240,13 @@ impl Server {
                     }
                     self.is_short = false;
                 }
-                Ok(None) => return self.listener.is_owed(),
+                Ok(None) => return,
                 Err(error) => {
                     if !self.is_short {
                         tracing::warn!(%error, "a guest cannot come in");
                     }
                     self.is_short = true;
-                    return false;
+                    return;
                 }
             }
         }
@@ -252,7 +256,7 @@ impl Server {
         let place = self.free.pop().unwrap_or(self.places.len());
         let waker = alarm(place, &self.ready);
         let attached = match Hello::parse(hello) {
-            _ if place == MOST_CONNECTIONS => {
+            _ if place >= MOST_CONNECTIONS => {
                 let why = format!("{MOST_CONNECTIONS} ports are open, and no more may be");
                 Err(Error::config("guests", why))
             }
@@ -317,7 +321,7 @@ impl Server {
     }
 
     /// Sleeps until something may have come, or the time of a call is over.
-    fn sleep(&mut self, is_owed: bool) {
+    fn sleep(&mut self) {
         if !self.ready.may_sleep() {
             return;
         }
@@ -325,13 +329,18 @@ impl Server {
         let connections = self.places.iter().flatten();
         let limits = connections.filter_map(|(connection, _)| connection.deadline());
         let mut until = limits.min().unwrap_or(now + LONG);
-        if is_owed || !self.soon.is_empty() {
+        if !self.soon.is_empty() {
             until = until.min(now + SOON);
-        } else if self.is_short {
-            until = until.min(now + LATER);
         }
+        // It looks for those whose time has come no sooner.
+        until = until.max(self.looked_at + SOON);
         let others = [self.ready.descriptor(), self.epoll.as_fd()];
-        if let Err(error) = self.listener.wait_with(&others, until) {
+        let slept = match self.is_short {
+            // Guests that wait to come in would have it awake all the time.
+            true => wait_for_any(&others, until.min(now + LATER)).map(drop),
+            false => self.listener.wait_with(&others, until).map(drop),
+        };
+        if let Err(error) = slept {
             tracing::warn!(%error, "what serves guests cannot wait for them");
             std::thread::sleep(SOON);
         }

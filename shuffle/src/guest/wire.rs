@@ -331,13 +331,15 @@ impl Answer {
             Error::ServerFailed { why, .. } => (FAILED, 0, texts("", why)),
             failed => (FAILED, 0, texts("", &failed.to_string())),
         };
+        let mut text = text.into_bytes();
+        text.truncate(Self::TEXT_BYTES_MAX as usize);
         let answer = Self {
             status,
             value,
             bytes: text.len() as u64,
             ..Self::default()
         };
-        (answer, text.into_bytes())
+        (answer, text)
     }
 
     /// The error that it says, with its text; `what` was called, of `server`.
@@ -538,6 +540,24 @@ mod tests {
             prop_assert_eq!(Answer::read(&answer.encode()), answer);
             let error = answer.error(&bytes, "a call", "server");
             prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    /// Both sides take a time that no clock reaches for none, and so agree on who answers.
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        use std::time::Duration;
+
+        for time in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
+            let timeout = Timeout::After(time).as_sent();
+            let call = Call::Send {
+                kind: 0,
+                when: Return::WhenBuffered,
+                timeout,
+                bytes: 0,
+            };
+            assert_eq!(Call::parse(&call.encode()), Some(call));
+            assert_eq!(call.is_answered(), time != Duration::MAX);
         }
     }
 

@@ -112,6 +112,11 @@ impl Timeout {
         }
     }
 
+    /// As whoever reads it in a request takes it.
+    pub(crate) fn as_sent(self) -> Self {
+        Self::of_nanoseconds(self.nanoseconds())
+    }
+
     /// What stands so in a request.
     pub(crate) fn of_nanoseconds(time: u64) -> Self {
         match time {
