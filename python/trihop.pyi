@@ -15,6 +15,8 @@ __all__ = [
     "Shuffle",
     "Channels",
     "Channel",
+    "Guest",
+    "Guests",
     "Request",
     "Error",
     "WouldBlock",
@@ -218,11 +220,16 @@ class Guests:
     def name(self) -> str: ...
     def close(self) -> None: ...
     def __enter__(self) -> Guests: ...
-    def __exit__(self, kind: object, value: object, trace: object, /) -> None: ...
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None: ...
 
 @final
 class Guest:
-    def __init__(self, name: str | None = None, *, wait: float | None = 10.0) -> None: ...
+    def __new__(cls, name: str | None = None, *, wait: float | None = ...) -> Guest: ...
     @property
     def name(self) -> str: ...
     @property

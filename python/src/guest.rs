@@ -16,7 +16,8 @@ use crate::error::Failure;
 /// node that serves guests (`Channels.serve_guests`, or the command `trihop serve`). It needs no
 /// launcher and no other guest, and may come and go at any time. `name` is that of the server: the
 /// variable `TRIHOP_GUESTS` where it is None, else `trihop-guests-` and the number of the user.
-/// `wait` is how many seconds it waits for one that serves; without an end where it is None.
+/// `wait` is how many seconds it waits for one that serves, 10 by default; without an end where it
+/// is None.
 ///
 /// Raises `ServerFailed` where nobody has come to serve in time.
 #[pyclass(frozen, module = "trihop")]

@@ -271,7 +271,7 @@ def test_words_and_times_that_mean_nothing_are_refused(job):
 
 def test_all_errors_are_errors_of_the_package():
     classes = [of for of in vars(trihop).values() if isinstance(of, type) and issubclass(of, Exception)]
-    assert len(classes) == 11 and all(issubclass(of, trihop.Error) for of in classes)
+    assert len(classes) == 12 and all(issubclass(of, trihop.Error) for of in classes)
 
 
 def test_everything_is_documented_and_the_stubs_are_true(tmp_path):
