@@ -23,7 +23,10 @@ EXIT STATUS
   1  it has failed; the reason is on standard error
   2  wrong usage
   3  there is no message, or no room, in time
-  4  the channel is closed";
+  4  the channel is closed
+
+ENVIRONMENT
+  TRIHOP_GUESTS  the server's name, where `--name` is not given";
 
 /// Use channels from scripts, as a guest of `trihop serve`
 #[derive(Debug, clap::Args)]
@@ -34,10 +37,10 @@ pub struct ChannelArgs {
     name: Option<String>,
     /// Milliseconds to wait for a message, for room or for what is polled; 0 tries once [default:
     /// without an end]
-    #[arg(long, global = true, value_name = "MS")]
+    #[arg(long, global = true, value_name = "MS", value_parser = whole::<u64>(..))]
     timeout_ms: Option<u64>,
     /// Milliseconds to wait for a server
-    #[arg(long, global = true, value_name = "MS", default_value = "10000")]
+    #[arg(long, global = true, value_name = "MS", value_parser = whole::<u64>(..), default_value = "10000")]
     wait_ms: u64,
     #[command(subcommand)]
     action: Action,
@@ -54,27 +57,27 @@ enum Action {
         #[arg(long, value_parser = whole::<u64>(1..=1 << 48), default_value_t = ChannelLimits::default().bytes)]
         bytes: u64,
         /// Make a semaphore instead, with this value, which is also the most that it may be
-        #[arg(long, value_name = "VALUE", conflicts_with_all = ["barrier", "messages", "bytes"])]
+        #[arg(long, value_name = "VALUE", value_parser = whole::<u64>(..), conflicts_with_all = ["barrier", "messages", "bytes"])]
         semaphore: Option<u64>,
         /// Make a barrier of so many parties instead
-        #[arg(long, value_name = "PARTIES", conflicts_with_all = ["messages", "bytes"])]
+        #[arg(long, value_name = "PARTIES", value_parser = whole::<u32>(1..), conflicts_with_all = ["messages", "bytes"])]
         barrier: Option<u32>,
     },
     /// Send what is on standard input as one message
     Send {
         /// As `create` has printed it
-        descriptor: Descriptor,
+        descriptor: String,
         /// Send each line as a message, without its end
         #[arg(long)]
         lines: bool,
         /// 32 bits that go with the message
-        #[arg(long, default_value = "0")]
+        #[arg(long, value_parser = whole::<u32>(..), default_value = "0")]
         kind: u32,
     },
     /// Write the first message to standard output, and take it out of the channel
     Get {
         /// As `create` has printed it
-        descriptor: Descriptor,
+        descriptor: String,
         /// Leave it in the channel
         #[arg(long)]
         peek: bool,
@@ -82,7 +85,7 @@ enum Action {
     /// Wait until something holds, or use a semaphore or a barrier; prints the number that it gives
     Poll {
         /// As `create` has printed it
-        descriptor: Descriptor,
+        descriptor: String,
         /// What is polled
         #[arg(value_enum)]
         what: What,
@@ -90,7 +93,7 @@ enum Action {
     /// Close a channel: what is in it may still be got
     Close {
         /// As `create` has printed it
-        descriptor: Descriptor,
+        descriptor: String,
     },
 }
 
@@ -201,7 +204,7 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
             lines,
             kind,
         } => {
-            let mut port = guest.attach(&descriptor)?;
+            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
             match lines {
                 true => send_lines(&mut port, kind, timeout),
                 false => {
@@ -212,7 +215,7 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
             }
         }
         Action::Get { descriptor, peek } => {
-            let mut port = guest.attach(&descriptor)?;
+            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
             let got = match peek {
                 true => port.peek(timeout),
                 false => port.get(timeout),
@@ -220,10 +223,12 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
             write(&got?.bytes)
         }
         Action::Poll { descriptor, what } => {
-            let mut port = guest.attach(&descriptor)?;
+            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
             say(&port.poll(what.poll(), timeout)?.to_string())
         }
-        Action::Close { descriptor } => Ok(guest.attach(&descriptor)?.close()?),
+        Action::Close { descriptor } => {
+            Ok(guest.attach(&descriptor.parse::<Descriptor>()?)?.close()?)
+        }
     }
 }
 

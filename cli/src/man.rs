@@ -43,7 +43,11 @@ fn write(folder: &Path, command: clap::Command) -> io::Result<()> {
         .mut_subcommands(|command| {
             let own = command.get_after_help().unwrap_or(&of_all).to_string();
             let examples = examples::section(command.get_name());
-            command.after_help(examples + &own)
+            let whole = examples + &own;
+            let of_each = whole.clone();
+            command
+                .after_help(whole)
+                .mut_subcommands(|below| below.after_help(of_each.clone()))
         })
         .after_help(examples::of_all() + &of_all.to_string())
         .disable_help_subcommand(true);
