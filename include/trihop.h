@@ -2682,7 +2682,7 @@ void trihop_guests_free(struct trihop_guests_t *guests);
 // (`TRIHOP_NO_TIMEOUT`: as long as it takes). `name` as of `trihop_guests_serve`.
 //
 // Fails with `TRIHOP_ERR_SERVER_FAILED` where nobody has come to serve in time, or the server is of
-// another version or user.
+// another version, and with `TRIHOP_ERR_SYSTEM` where another user has the name.
 // Threads: any.
 trihop_status_t trihop_guest_open(const char *name,
                                   int64_t timeout_ns,

@@ -37,6 +37,15 @@ fn serve_named(name: &str) -> Launched {
     server
 }
 
+/// A guest of a server that is ready, and a channel that it has made there.
+fn with_channel(name: &str) -> (Guest, Channel) {
+    let guest = Guest::of(name, WAIT).unwrap();
+    let made = guest
+        .create(ChannelLimits::default(), Lifetime::Server)
+        .unwrap();
+    (guest, made)
+}
+
 fn end(server: Launched) {
     server.signal(libc::SIGTERM);
     server.wait().succeeded();
@@ -88,10 +97,7 @@ fn guests_that_are_killed_lose_nothing_that_others_have() {
         }
     }
     let (server, name) = serve("kills");
-    let guest = Guest::of(&name, WAIT).unwrap();
-    let mut mine = guest
-        .create(ChannelLimits::default(), Lifetime::Server)
-        .unwrap();
+    let (_, mut mine) = with_channel(&name);
     let descriptor = mine.descriptor();
     let before = descriptors(server.id());
     let (count, mut random) = kills::asked_for(12);
@@ -138,10 +144,7 @@ fn guests_that_are_killed_lose_nothing_that_others_have() {
 #[test]
 fn guests_of_a_server_that_is_killed_attach_to_its_successor() {
     let (server, name) = serve("successor");
-    let guest = Guest::of(&name, WAIT).unwrap();
-    let mut mine = guest
-        .create(ChannelLimits::default(), Lifetime::Server)
-        .unwrap();
+    let (guest, mut mine) = with_channel(&name);
     let old = mine.descriptor();
     let mut waits = guest.attach(&old).unwrap();
     let waits = std::thread::spawn(move || waits.get(Timeout::Never));
@@ -161,9 +164,8 @@ fn guests_of_a_server_that_is_killed_attach_to_its_successor() {
     let server = serve_named(&name);
     let gone = guest.attach(&old).map(drop);
     assert!(matches!(gone, Err(Error::NoChannel { .. })), "{gone:?}");
-    let mut mine = guest
-        .create(ChannelLimits::default(), Lifetime::Guest)
-        .unwrap();
+    let limits = ChannelLimits::default();
+    let mut mine = guest.create(limits, Lifetime::Guest).unwrap();
     mine.send(1, b"on", Return::WhenDeposited, Timeout::Never)
         .unwrap();
     assert_eq!(mine.get(Timeout::Never).unwrap().bytes, b"on");
@@ -173,10 +175,7 @@ fn guests_of_a_server_that_is_killed_attach_to_its_successor() {
 #[test]
 fn a_server_that_is_stopped_comes_back_unharmed() {
     let (server, name) = serve("stopped");
-    let guest = Guest::of(&name, WAIT).unwrap();
-    let mut mine = guest
-        .create(ChannelLimits::default(), Lifetime::Server)
-        .unwrap();
+    let (guest, mut mine) = with_channel(&name);
     let descriptor = mine.descriptor();
     let sender = {
         let guest = guest.clone();

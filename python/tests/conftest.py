@@ -11,6 +11,18 @@ import pytest
 PYTHON = pathlib.Path(__file__).resolve().parent.parent
 #: Ranks and nodes of the jobs that most tests run.
 SHAPES = [(1, 1), (2, 1), (4, 2)]
+#: Of a program: the package, and what says that a call raises.
+RAISED = """
+import trihop
+
+def raised(mistake, call, text=""):
+    try:
+        call()
+    except mistake as error:
+        assert text in str(error), error
+        return error
+    raise SystemExit(f"not raised: {mistake}")
+"""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,22 +1,14 @@
 """Channels: limits, counters, bounds, messages that come into buffers and arrays, and other jobs."""
 
-SHARED = """
+from conftest import RAISED
+
+SHARED = RAISED + """
 import numpy as np
-import trihop
 
 def shared(job, channels, **limits):
     mine = channels.create(**limits) if job.rank == 0 else None
     return channels.attach(job.broadcast(mine.descriptor.encode() if mine else b"").decode())
-
-def raised(mistake, call, text=""):
-    try:
-        call()
-    except mistake as error:
-        assert text in str(error), error
-        return error
-    raise SystemExit(f"not raised: {mistake}")
 """
-
 
 
 def test_limits_are_known_at_each_port_and_make_another_one(program, shape):

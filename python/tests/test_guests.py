@@ -7,18 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-RAISED = """
-import trihop
-
-def raised(mistake, call, text=""):
-    try:
-        call()
-    except mistake as error:
-        assert text in str(error), error
-        return error
-    raise SystemExit(f"not raised: {mistake}")
-"""
+from conftest import RAISED
 
 
 @pytest.fixture

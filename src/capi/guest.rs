@@ -121,7 +121,7 @@ pub unsafe extern "C" fn trihop_guests_free(guests: *mut trihop_guests_t) {
 /// (`TRIHOP_NO_TIMEOUT`: as long as it takes). `name` as of `trihop_guests_serve`.
 ///
 /// Fails with `TRIHOP_ERR_SERVER_FAILED` where nobody has come to serve in time, or the server is of
-/// another version or user.
+/// another version, and with `TRIHOP_ERR_SYSTEM` where another user has the name.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_guest_open(

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <trihop.h>
 
@@ -135,6 +137,16 @@ int main(int count, char **words) {
     expect(trihop_guest_attach(guest, "trihop-ch:what", &same), TRIHOP_ERR_NO_CHANNEL, "no descriptor");
     expect(trihop_guest_create(NULL, NULL, TRIHOP_OF_GUEST, &same), TRIHOP_ERR_INVALID_ARGUMENT, "no guest");
     printf("semaphore and barrier\n");
+
+    /* A fork would take answers of its parent's. */
+    const pid_t child = fork();
+    IS(child >= 0);
+    if (child == 0)
+        _exit(trihop_channel_poll(lock, TRIHOP_POLL_VALUE, TRIHOP_NO_TIMEOUT, NULL) == TRIHOP_ERR_MISUSE ? 0 : 1);
+    int status = 1;
+    IS(waitpid(child, &status, 0) == child && status == 0);
+    OK(trihop_channel_poll(lock, TRIHOP_POLL_VALUE, TRIHOP_NO_TIMEOUT, &value));
+    IS(value == 1);
 
     OK(trihop_channel_close(tasks));
     expect(trihop_channel_send(tasks, 0, "", 0, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT), TRIHOP_ERR_CLOSED, "a closed channel");

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::Lifetime;
 use super::socket::{receive_some, send_some};
-use super::wire::{Answer, Call, DONE, HEAD_BYTES, TOO_LONG, Welcome};
+use super::wire::{Answer, Call, HEAD_BYTES, TOO_LONG, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{Asked, Buffer, Opening, Return, Taken, Timeout};
 use crate::threaded::{Channel, Threaded};
@@ -391,7 +391,7 @@ impl Port {
                 started.map(|asked| Begun::UnderWay(UnderWay::Poll(asked)))
             }
             Call::Failures => Ok(self.said_failures()),
-            Call::Close => self.channel.close().map(|()| Begun::done(0)),
+            Call::Close => self.channel.close().map(|()| Begun::done()),
         };
         match begun {
             Ok(begun) => begun,
@@ -430,7 +430,7 @@ impl Port {
         self.sends.push_back(asked);
         match when == Return::WhenBuffered && timeout == Timeout::Never {
             true => Ok(Begun::Unanswered),
-            false => Ok(Begun::done(0)),
+            false => Ok(Begun::done()),
         }
     }
 
@@ -443,20 +443,15 @@ impl Port {
         let body = Buffer::from(last.unwrap_or_default());
         let answer = Answer {
             value: self.failures,
-            bytes: body.len() as u64,
-            ..Answer::default()
+            ..Answer::of_bytes(&body)
         };
         Begun::Answer(answer, body)
     }
 }
 
 impl Begun {
-    fn done(value: u64) -> Self {
-        let answer = Answer {
-            value,
-            ..Answer::default()
-        };
-        Self::Answer(answer, Buffer::default())
+    fn done() -> Self {
+        Self::Answer(Answer::default(), Buffer::default())
     }
 
     fn failed(error: &Error) -> Self {
@@ -469,54 +464,41 @@ impl UnderWay {
     /// The answer, where the call has ended; else `waker` is woken then.
     fn look(&mut self, waker: &Waker) -> Option<(Answer, Buffer)> {
         let mut context = Context::from_waker(waker);
+        let of_value = |value| (Answer::of_value(value), Buffer::default());
         let ended = match self {
-            Self::Send(asked) => Pin::new(asked)
-                .poll(&mut context)
-                .map_ok(|()| Done::Value(0)),
-            Self::Poll(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Value),
-            Self::Take(asked) => Pin::new(asked).poll(&mut context).map_ok(Done::Taken),
+            Self::Send(asked) => Pin::new(asked).poll(&mut context).map_ok(|()| of_value(0)),
+            Self::Poll(asked) => Pin::new(asked).poll(&mut context).map_ok(of_value),
+            Self::Take(asked) => Pin::new(asked).poll(&mut context).map_ok(of_taken),
         };
-        let Polled::Ready(ended) = ended else {
-            return None;
-        };
-        Some(match ended {
-            Ok(Done::Value(value)) => {
-                let answer = Answer {
-                    value,
-                    ..Answer::default()
-                };
-                (answer, Buffer::default())
-            }
-            Ok(Done::Taken(Taken::TooLong(bytes))) => {
-                let answer = Answer {
-                    status: TOO_LONG,
-                    value: bytes,
-                    ..Answer::default()
-                };
-                (answer, Buffer::default())
-            }
-            Ok(Done::Taken(Taken::Message(message))) => {
-                let answer = Answer {
-                    status: DONE,
-                    kind: message.kind,
-                    source: message.source.0,
-                    value: 0,
-                    bytes: message.bytes.len() as u64,
-                };
-                (answer, message.bytes)
-            }
-            Err(error) => {
+        match ended {
+            Polled::Pending => None,
+            Polled::Ready(Ok(answer)) => Some(answer),
+            Polled::Ready(Err(error)) => {
                 let (answer, text) = Answer::of_error(&error);
-                (answer, text.into())
+                Some((answer, text.into()))
             }
-        })
+        }
     }
 }
 
-/// What a call has ended with.
-enum Done {
-    Value(u64),
-    Taken(Taken),
+fn of_taken(taken: Taken) -> (Answer, Buffer) {
+    match taken {
+        Taken::Message(message) => {
+            let answer = Answer {
+                kind: message.kind,
+                source: message.source.0,
+                ..Answer::of_bytes(&message.bytes)
+            };
+            (answer, message.bytes)
+        }
+        Taken::TooLong(bytes) => {
+            let answer = Answer {
+                status: TOO_LONG,
+                ..Answer::of_value(bytes)
+            };
+            (answer, Buffer::default())
+        }
+    }
 }
 
 impl Input {
@@ -617,13 +599,7 @@ impl Output {
     /// What stands at the beginning of a connection.
     fn tell(&mut self, told: Result<Vec<u8>>) {
         let (answer, body) = match told {
-            Ok(body) => {
-                let answer = Answer {
-                    bytes: body.len() as u64,
-                    ..Answer::default()
-                };
-                (answer, body)
-            }
+            Ok(body) => (Answer::of_bytes(&body), body),
             Err(error) => Answer::of_error(&error),
         };
         self.put(answer, body.into());

@@ -53,7 +53,7 @@ impl Guest {
     ///
     /// # Errors
     /// [`Error::ServerFailed`] where nobody has come to serve in time, or the server is of another
-    /// version or user; [`Error::System`] where descriptors run out.
+    /// version; [`Error::System`] where another user has the name, or descriptors run out.
     pub fn of(name: &str, wait: Duration) -> Result<Self> {
         let deadline = Instant::now().checked_add(wait);
         let mut again = 0..TRIES;

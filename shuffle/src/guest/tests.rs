@@ -27,14 +27,20 @@ fn name() -> String {
     format!("trihop-test-guests-{}-{number}", std::process::id())
 }
 
-/// Runs a test on a job of one rank that serves guests.
-fn served(test: impl FnOnce(&Guest, &Channels)) {
+/// A job of one rank, and its channels.
+fn alone() -> (Job, Channels) {
     let options = Options {
         launcher: Some(Launcher::Single),
         ..Options::default()
     };
     let job = Job::start(options).unwrap();
     let channels = job.channels("served").open().unwrap();
+    (job, channels)
+}
+
+/// Runs a test on a job of one rank that serves guests.
+fn served(test: impl FnOnce(&Guest, &Channels)) {
+    let (job, channels) = alone();
     let guests = channels.serve_guests(&name()).unwrap();
     let guest = Guest::of(guests.name(), WAIT).unwrap();
     assert_eq!(
@@ -350,12 +356,7 @@ fn long_messages_pass_and_longer_ones_are_refused() {
 
 #[test]
 fn guests_of_a_server_that_ends_hear_it_and_attach_to_the_next() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
-    };
-    let job = Job::start(options).unwrap();
-    let channels = job.channels("served").open().unwrap();
+    let (job, channels) = alone();
     let name = name();
     let gone = Guest::of(&name, Duration::from_millis(5)).map(drop);
     assert!(matches!(gone, Err(Error::ServerFailed { .. })), "{gone:?}");
@@ -397,13 +398,64 @@ fn guests_of_a_server_that_ends_hear_it_and_attach_to_the_next() {
 }
 
 #[test]
-fn a_job_that_has_ended_is_said_to_its_guests() {
-    let options = Options {
-        launcher: Some(Launcher::Single),
-        ..Options::default()
+fn a_guest_that_never_rests_puts_no_end_off_and_its_channels_end() {
+    let (job, channels) = alone();
+    let guests = channels.serve_guests(&name()).unwrap();
+    let guest = Guest::of(guests.name(), WAIT).unwrap();
+    let mine = guest.create(limits(10, 64), Lifetime::Guest).unwrap();
+    let rank = channels.attach(&mine.descriptor()).unwrap();
+    let sender = {
+        let mut port = guest.attach(&mine.descriptor()).unwrap();
+        thread::spawn(move || {
+            let send = |_| port.send(0, b"on", Return::WhenBuffered, Timeout::Never);
+            (0..).map(send).find_map(Result::err)
+        })
     };
-    let job = Job::start(options).unwrap();
-    let channels = job.channels("served").open().unwrap();
+    let taker = thread::spawn(move || {
+        let get = |_| rank.get(Timeout::Never).map(drop);
+        (0..).map(get).find_map(Result::err)
+    });
+    thread::sleep(Duration::from_millis(20));
+    drop(guests);
+    let (sent, got) = (sender.join().unwrap(), taker.join().unwrap());
+    assert!(matches!(sent, Some(Error::ServerFailed { .. })), "{sent:?}");
+    // Its guest has ended, and with it the channel, for all.
+    assert!(matches!(got, Some(Error::ChannelClosed { .. })), "{got:?}");
+    drop(mine);
+    channels.shutdown().unwrap();
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn times_end_whenever_they_are_looked_at() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(1, 1), Lifetime::Guest).unwrap();
+        for round in 0..300 {
+            let time = Timeout::After(Duration::from_micros(7 * round));
+            assert!(matches!(mine.get(time), Err(Error::TimedOut(_))));
+        }
+        mine.send(0, b"", Return::WhenBuffered, Timeout::Never)
+            .unwrap();
+        mine.send(1, b"", Return::WhenBuffered, Timeout::Never)
+            .unwrap();
+        for round in 0..300 {
+            // The window is full, so it does not even leave the server.
+            let time = Timeout::After(Duration::from_micros(7 * round));
+            let sent = mine.send(2, b"", Return::WhenDeposited, time);
+            assert!(matches!(sent, Err(Error::TimedOut(_))), "{sent:?}");
+        }
+        let got = [(); 2].map(|()| mine.get(Timeout::Never).unwrap().kind);
+        assert_eq!(
+            (got, mine.get(Timeout::Once)),
+            ([0, 1], Err(Error::WouldBlock))
+        );
+        assert_eq!(mine.failures(), Ok((0, None)));
+    });
+}
+
+#[test]
+fn a_job_that_has_ended_is_said_to_its_guests() {
+    let (job, channels) = alone();
     let guests = channels.serve_guests(&name()).unwrap();
     let guest = Guest::of(guests.name(), WAIT).unwrap();
     let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();

@@ -288,6 +288,22 @@ const TOO_LARGE: u32 = 9;
 const FAILED: u32 = 10;
 
 impl Answer {
+    /// Of what is done, and gives a number.
+    pub fn of_value(value: u64) -> Self {
+        Self {
+            value,
+            ..Self::default()
+        }
+    }
+
+    /// Of what is done, and gives so many bytes, which follow.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.len() as u64,
+            ..Self::default()
+        }
+    }
+
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let raw = RawAnswer {
             status: self.status.into(),
