@@ -55,12 +55,13 @@ pub struct ServeArgs {
 /// The library's.
 pub fn run(args: ServeArgs) -> Result<(), trihop::Error> {
     raise_descriptors();
-    let asked = Asked::new()?;
     let name = args.name.unwrap_or_else(guest::default_name);
     let job = threaded::Job::start(Options::from_env()?)?;
     let channels = job.channels("guests").open()?;
     let guests = channels.serve_guests(&name)?;
     job.barrier()?;
+    // Before, others may be waited for: a signal ends it.
+    let asked = Asked::new()?;
     if !args.quiet {
         say_ready(&name);
     }
