@@ -3,7 +3,7 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_transport::ring::census::{Come, Shown, agree, end, ended};
+use trihop_transport::ring::census::{Come, Shown, end, ended, together};
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
@@ -58,7 +58,8 @@ impl Node {
     fn show<O: Orderings>(&self, rank: usize, number: u64, counts: (u64, u64)) -> bool {
         let line = self.lines[rank].shown();
         line.show::<O>(number, CENSUS, counts);
-        agree::<_, O>(self.lines.iter().map(Line::shown), CENSUS)
+        let sums = together::<_, O>(self.lines.iter().map(Line::shown), CENSUS);
+        sums.is_some_and(|(sent, delivered)| sent == delivered)
     }
 }
 

@@ -6,13 +6,11 @@
     reason = "atomics come from `transport::sync`, as they should"
 )]
 
-use std::ffi::{c_int, c_void};
-
 use clap::ValueEnum;
 use trihop::transport::sync::{AtomicU64, Ordering};
 use trihop::{DumpOutput, Item, Job, Options, Rank, Reduce, threaded};
 
-use super::deltafs::Nexus;
+use super::deltafs::{self, Nexus};
 use super::random::Random;
 use super::round::Reps;
 use super::row::Case;
@@ -43,8 +41,8 @@ pub enum Api {
     Bytes,
     /// Records of a shuffle in a job with progress and delivery threads
     Threaded,
-    /// Records by the C functions of the DeltaFS interface, with the options that it gives, as its
-    /// clients send: none to oneself, fewer at a time, four flushes, and barriers that spin
+    /// Records of a client of the DeltaFS interface, in C, with the options that it gives: none to
+    /// oneself, fewer at a time, four flushes, and barriers that spin
     Deltafs,
     /// Items by push, pull and advance (push)
     Conveyor,
@@ -104,7 +102,7 @@ struct Seen {
     size: AtomicU64,
 }
 
-/// That of the one rank of this process, which the callback of the DeltaFS interface knows.
+/// That of the one rank of this process, in a job with threads.
 static SEEN: Seen = Seen::new();
 
 impl Seen {
@@ -155,12 +153,6 @@ impl Seen {
     }
 }
 
-/// The callback of the DeltaFS interface.
-extern "C" fn deliver(_source: c_int, _target: c_int, _kind: u32, bytes: *mut c_void, length: u32) {
-    // SAFETY: the interface promises so many bytes until we return.
-    SEEN.message(unsafe { std::slice::from_raw_parts(bytes.cast(), length as usize) });
-}
-
 /// Runs the benchmark on the ranks of this process.
 pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
     let apis = if args.api.is_empty() {
@@ -169,7 +161,7 @@ pub fn run(args: &BenchArgs, options: Options) -> Result<(), Error> {
         &args.api
     };
     match &by_job(apis)[..] {
-        [only] if only.contains(&Api::Deltafs) => deltafs(args, &options),
+        [only] if only.contains(&Api::Deltafs) => by_client(args, &options),
         [only] if only.contains(&Api::Threaded) => in_threads(args, options),
         [_] => on_ranks(args, options, |start| inline(args, apis, start)),
         _ => {
@@ -214,7 +206,7 @@ fn in_threads(args: &BenchArgs, options: Options) -> Result<(), Error> {
     Ok(job.shutdown()?)
 }
 
-fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
+fn by_client(args: &BenchArgs, options: &Options) -> Result<(), Error> {
     let found = Options::from_env()?;
     if (&found.provider, found.stream.route) != (&options.provider, options.stream.route) {
         let why = "the DeltaFS interface takes its options from the environment: set TRIHOP_PROVIDER and TRIHOP_ROUTE \
@@ -225,7 +217,7 @@ fn deltafs(args: &BenchArgs, options: &Options) -> Result<(), Error> {
     nexus.job().dump_on(libc::SIGUSR1, DumpOutput::Stderr)?;
     let session = Session::new(args, nexus.job());
     for size in args.sizes(&SIZES) {
-        Work::of_client(&session, size, &SEEN)?.deltafs(&nexus)?;
+        Work::of_client(&session, size, &SEEN)?.by_client(&nexus)?;
     }
     Ok(())
 }
@@ -309,11 +301,16 @@ impl Work<'_, threaded::Job> {
         Ok(shuffle.shutdown()?)
     }
 
-    fn deltafs(&self, nexus: &Nexus) -> Result<(), Error> {
-        let shuffle = nexus.shuffle(&self.name(Api::Deltafs), deliver)?;
-        let reps = self.repeat(|| {
-            self.each(|target, payload| shuffle.enqueue(target, 0, payload))?;
-            shuffle.flush_all()
+    fn by_client(&self, nexus: &Nexus) -> Result<(), Error> {
+        let shuffle = nexus.shuffle(&self.name(Api::Deltafs))?;
+        let mut message = vec![0x5au8; self.size];
+        let reps = self.session.repeat(|meter| {
+            deltafs::clear(self.size);
+            let mut send = || shuffle.send(&self.targets, &mut message);
+            let measured = self.session.measure(meter, &mut send)?;
+            let taken = deltafs::taken();
+            self.check((taken.messages, taken.sum, taken.wrong))?;
+            Ok(measured)
         })?;
         self.report(Api::Deltafs, &reps, shuffle.wire_bytes())?;
         shuffle.shutdown()
@@ -390,16 +387,22 @@ impl<'a, J: Team> Work<'a, J> {
         self.session.repeat(|meter| {
             self.seen.clear(self.size);
             let measured = self.session.measure(meter, &mut work)?;
-            let (got, want) = (self.seen.so_far(), (self.expected.0, self.expected.1, 0));
-            if got != want {
-                let rank = self.session.job.rank();
-                let why = format!(
-                    "rank {rank} saw (messages, sum, wrong lengths) {got:?}, expected {want:?}"
-                );
-                return Err(Error::Wrong { bench: "a2a", why });
-            }
+            self.check(self.seen.so_far())?;
             Ok(measured)
         })
+    }
+
+    /// Whether everything has come: messages, the sum of their numbers, and those of a wrong length.
+    fn check(&self, got: (u64, u64, u64)) -> Result<(), Error> {
+        let want = (self.expected.0, self.expected.1, 0);
+        if got != want {
+            let rank = self.session.job.rank();
+            let why = format!(
+                "rank {rank} saw (messages, sum, wrong lengths) {got:?}, expected {want:?}"
+            );
+            return Err(Error::Wrong { bench: "a2a", why });
+        }
+        Ok(())
     }
 
     fn report(&self, api: Api, reps: &Reps, wire_bytes: u64) -> Result<(), Error> {

@@ -1,21 +1,48 @@
-//! A job and a shuffle as clients of the DeltaFS interface have them: every call goes through its C
-//! functions, and the options are those that `shuffle_opts_init` gives.
+//! A client of the DeltaFS interface: client.c, a program in C over the interface's own headers, with
+//! the options that `shuffle_opts_init` gives.
 
-use std::ffi::{CString, c_int, c_void};
-use std::hint::{black_box, spin_loop};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::hint::spin_loop;
 use std::panic::resume_unwind;
-use std::{ptr, thread};
+use std::thread;
 
-use trihop::capi::deltafs::{mercury, nexus, progressor, shuffle};
-use trihop::{Rank, threaded};
+use trihop::capi::deltafs::{nexus, shuffle};
+use trihop::threaded;
 
 use super::Error;
 
-/// A client's callback.
-pub(crate) type Deliver =
-    extern "C" fn(source: c_int, target: c_int, kind: u32, bytes: *mut c_void, length: u32);
+/// What the client's callback has taken in, as client.h has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    pub messages: u64,
+    pub sum: u64,
+    pub wrong: u64,
+}
 
-type Enqueue = unsafe extern "C" fn(*mut shuffle::shuffle, c_int, u32, *mut c_void, u32) -> c_int;
+type Barrier = extern "C" fn(context: *mut c_void) -> c_int;
+
+#[allow(
+    improper_ctypes,
+    reason = "C gets pointers to what it does not look into"
+)]
+// SAFETY: client.c has these functions, compiled with the headers of the DeltaFS interface.
+unsafe extern "C" {
+    safe fn bench_client_join() -> *mut nexus::nexus_ctx;
+    fn bench_client_open(nexus: *mut nexus::nexus_ctx, name: *mut c_char) -> *mut shuffle::shuffle;
+    fn bench_client_send(
+        shuffle: *mut shuffle::shuffle,
+        targets: *const u32,
+        count: usize,
+        message: *mut u8,
+        bytes: u32,
+        barrier: Barrier,
+        context: *mut c_void,
+        status: *mut c_int,
+    ) -> *const c_char;
+    fn bench_client_clear(bytes: u32);
+    fn bench_client_taken() -> Taken;
+}
 
 /// The job.
 pub(crate) struct Nexus(*mut nexus::nexus_ctx);
@@ -23,21 +50,7 @@ pub(crate) struct Nexus(*mut nexus::nexus_ctx);
 impl Nexus {
     /// Joins the job that the environment names.
     pub fn bootstrap() -> Result<Self, Error> {
-        // SAFETY: the text ends with NUL; class, context and progressor are used in the order in
-        // which they are made, and given back once the nexus has taken references of its own. The
-        // functions that get null pointers refuse them.
-        let nexus = unsafe {
-            let class = mercury::trihop_mercury_init(c"ofi+tcp".as_ptr(), 1);
-            let context = mercury::trihop_mercury_context_create(class);
-            let progressor = progressor::trihop_mercury_progressor_init(class, context);
-            let nexus = nexus::nexus_bootstrap(progressor, ptr::null_mut());
-            if !progressor.is_null() {
-                progressor::trihop_mercury_progressor_freehandle(progressor);
-                mercury::trihop_mercury_context_destroy(context);
-                mercury::trihop_mercury_finalize(class);
-            }
-            nexus
-        };
+        let nexus = bench_client_join();
         // The reason was said on stderr, as the interface does.
         if nexus.is_null() {
             return Err(failed("nexus_bootstrap", "a null pointer"));
@@ -53,41 +66,28 @@ impl Nexus {
 
     /// A barrier that keeps this thread busy until all have come, as those of MPI do that clients
     /// call.
-    fn spinning_barrier(&self) -> Result<(), Error> {
+    fn spinning_barrier(&self) -> Result<(), trihop::Error> {
         let job = self.job();
         thread::scope(|scope| {
             let waits = scope.spawn(|| job.barrier());
             while !waits.is_finished() {
                 spin_loop();
             }
-            let outcome = waits.join().unwrap_or_else(|panic| resume_unwind(panic));
-            Ok(outcome?)
+            waits.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 
     /// Opens a shuffle with the options that a client gets who sets none.
-    pub fn shuffle(&self, name: &str, deliver: Deliver) -> Result<Shuffle<'_>, Error> {
+    pub fn shuffle(&self, name: &str) -> Result<Shuffle<'_>, Error> {
         let name = CString::new(name).expect("names of benchmarks have no NUL");
-        let mut options = std::mem::MaybeUninit::uninit();
-        // SAFETY: the options are written by the first call; nexus and name are alive, and the name
-        // is only read.
-        let handle = unsafe {
-            shuffle::shuffle_opts_init(options.as_mut_ptr());
-            shuffle::shuffle_init(
-                self.0,
-                name.as_ptr().cast_mut(),
-                Some(deliver),
-                options.as_mut_ptr(),
-            )
-        };
+        // SAFETY: nexus and name are alive, and the name is only read.
+        let handle = unsafe { bench_client_open(self.0, name.as_ptr().cast_mut()) };
         if handle.is_null() {
             return Err(failed("shuffle_init", "a null pointer"));
         }
         Ok(Shuffle {
             nexus: self,
             handle,
-            // Through a pointer that the compiler cannot see through, as from another library.
-            enqueue: black_box(shuffle::shuffle_enqueue),
         })
     }
 }
@@ -103,43 +103,43 @@ impl Drop for Nexus {
 pub(crate) struct Shuffle<'a> {
     nexus: &'a Nexus,
     handle: *mut shuffle::shuffle,
-    enqueue: Enqueue,
 }
 
 impl Shuffle<'_> {
-    /// `shuffle_enqueue`.
-    #[inline]
-    pub fn enqueue(&self, target: Rank, kind: u32, bytes: &mut [u8]) -> Result<(), Error> {
-        // SAFETY: the handle is open, and the bytes are those of a slice.
-        let status = unsafe {
-            (self.enqueue)(
+    /// Sends a message of so many bytes to each target, and flushes: after that everything that any
+    /// rank has sent is delivered.
+    ///
+    /// # Errors
+    /// What a call has returned; of a barrier the library's.
+    pub fn send(&self, targets: &[u32], message: &mut [u8]) -> Result<(), Error> {
+        let mut waits = Waits {
+            nexus: self.nexus,
+            error: None,
+        };
+        let mut status = 0;
+        // SAFETY: the handle is open; as many targets and bytes as the slices have; the barrier gets
+        // what it takes.
+        let call = unsafe {
+            bench_client_send(
                 self.handle,
-                target.0 as c_int,
-                kind,
-                bytes.as_mut_ptr().cast(),
-                bytes.len() as u32,
+                targets.as_ptr(),
+                targets.len(),
+                message.as_mut_ptr(),
+                message.len() as u32,
+                barrier,
+                (&raw mut waits).cast(),
+                &mut status,
             )
         };
-        returned("shuffle_enqueue", status)
-    }
-
-    /// The four flushes and three barriers after which everything that any rank has enqueued is
-    /// delivered.
-    pub fn flush_all(&self) -> Result<(), Error> {
-        const REMOTE: c_int = 0;
-        const ORIGIN: c_int = 1;
-        const RELAY: c_int = 2;
-        for queues in [ORIGIN, REMOTE, RELAY] {
-            // SAFETY: the handle is open.
-            returned("shuffle_flush_qs", unsafe {
-                shuffle::shuffle_flush_qs(self.handle, queues)
-            })?;
-            self.nexus.spinning_barrier()?;
+        if let Some(error) = waits.error {
+            return Err(error.into());
         }
-        // SAFETY: the handle is open.
-        returned("shuffle_flush_delivery", unsafe {
-            shuffle::shuffle_flush_delivery(self.handle)
-        })
+        if call.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a text that ends with NUL, and lives as long as the program.
+        let call = unsafe { CStr::from_ptr(call) }.to_string_lossy();
+        Err(failed(&call, &status.to_string()))
     }
 
     /// Bytes that this rank has handed to the fabric.
@@ -153,17 +153,36 @@ impl Shuffle<'_> {
     /// `shuffle_shutdown`.
     pub fn shutdown(self) -> Result<(), Error> {
         // SAFETY: the handle is open, and not used again.
-        returned("shuffle_shutdown", unsafe {
-            shuffle::shuffle_shutdown(self.handle)
-        })
+        match unsafe { shuffle::shuffle_shutdown(self.handle) } {
+            0 => Ok(()),
+            status => Err(failed("shuffle_shutdown", &status.to_string())),
+        }
     }
 }
 
-fn returned(call: &str, status: c_int) -> Result<(), Error> {
-    match status {
-        0 => Ok(()),
-        status => Err(failed(call, &status.to_string())),
-    }
+/// The callback has taken in nothing, of messages of so many bytes.
+pub(crate) fn clear(bytes: usize) {
+    // SAFETY: between repetitions no message is under way, and so no callback runs.
+    unsafe { bench_client_clear(bytes as u32) };
+}
+
+/// What the callback has taken in.
+pub(crate) fn taken() -> Taken {
+    // SAFETY: as above.
+    unsafe { bench_client_taken() }
+}
+
+/// What a barrier takes.
+struct Waits<'a> {
+    nexus: &'a Nexus,
+    error: Option<trihop::Error>,
+}
+
+extern "C" fn barrier(waits: *mut c_void) -> c_int {
+    // SAFETY: `Shuffle::send` gives its own, which it does not touch meanwhile.
+    let waits = unsafe { &mut *waits.cast::<Waits<'_>>() };
+    waits.error = waits.nexus.spinning_barrier().err();
+    c_int::from(waits.error.is_some())
 }
 
 #[cold]

@@ -9,14 +9,14 @@ use trihop_transport::topology::{Rank, Topology};
 use crate::error::{Error, Result};
 use crate::member::Members;
 use crate::queue::Input;
-use crate::queue::census::{Census, Stand};
+use crate::queue::census::{Census, Found, Stand};
 use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::route::{EndpointId, JobRoute, Next, Stage};
+use crate::route::{EndpointId, JobRoute, Next, Stage, Tree};
 
 /// The queues of all edges.
 pub(crate) struct Queues {
@@ -30,7 +30,7 @@ pub(crate) struct Queues {
     pub lanes: Lanes,
     /// Queues of this rank's links.
     pub remotes: Remotes,
-    /// By which fences end where all ranks of the job are on one node.
+    /// By which fences end; a relay is in none.
     census: Option<Census>,
     /// Ranks of the job.
     pub size: u32,
@@ -70,9 +70,14 @@ impl Queues {
         lanes: Lanes,
         remotes: Remotes,
     ) -> Self {
-        let is_one = topology.nodes() == 1 && !topology.is_relay();
-        let census =
-            is_one.then(|| Census::new(topology.local_size(), topology.place(), lanes.layout()));
+        let census = (!topology.is_relay()).then(|| {
+            let speaker = (topology.nodes() > 1).then(|| {
+                let speaker = Tree::speaker(&topology);
+                topology.place_of(speaker.into())
+            });
+            let (ranks, place) = (topology.local_size(), topology.place());
+            Census::new(ranks, place, lanes.layout(), speaker)
+        });
         Self {
             route,
             members,
@@ -293,30 +298,39 @@ impl Queues {
         }
     }
 
-    /// Whether fences end by a census.
-    pub fn has_census(&self) -> bool {
-        self.census.is_some()
-    }
-
-    /// A fence that ends by a census begins.
-    pub fn begin_census(&mut self) {
+    /// A fence begins; this rank may be in a count of all nodes for it.
+    pub fn begin_census(&mut self, is_in_count: bool) {
         if let Some(census) = &mut self.census {
-            census.begin(self.lanes.segments());
+            census.begin(is_in_count, self.lanes.segments());
         }
     }
 
-    /// Whether the census that was begun last is over; `counts` are of records sent and delivered,
+    /// Looks how the fence stands that was begun last; `counts` are of records sent and delivered,
     /// where nothing of the stream waits here.
-    pub fn is_census_over(&mut self, counts: Option<(u64, u64)>) -> bool {
+    pub fn look_at_census(&mut self, counts: Option<(u64, u64)>) -> Found {
         let (segments, bells) = (self.lanes.segments(), self.members.bells());
-        let census = self.census.as_mut();
-        census.is_some_and(|census| census.is_over(counts, segments, bells))
+        match &mut self.census {
+            Some(census) => census.look(counts, segments, bells),
+            None => Found::Nothing,
+        }
     }
 
-    /// Whether another rank has found that it is.
+    /// The census of this node, unless this is a relay.
+    pub fn census_mut(&mut self) -> Option<&mut Census> {
+        self.census.as_mut()
+    }
+
+    /// The fence is over, after a look that has found this.
+    pub fn end_census(&mut self, found: Found) {
+        if let Some(census) = &mut self.census {
+            census.end(found, self.members.bells());
+        }
+    }
+
+    /// Whether the fence that this rank waits for has come further, so that it is to look.
     #[inline]
-    pub fn has_census_ended(&self) -> bool {
-        self.census.as_ref().is_some_and(Census::has_ended)
+    pub fn has_census_news(&self) -> bool {
+        self.census.as_ref().is_some_and(Census::has_news)
     }
 
     /// This rank gives up the fence by a census that it has begun.

@@ -26,12 +26,12 @@ impl StreamState {
     }
 
     /// Whether a sleeping rank has to wake up at once: a lane has news, or room (or, for a flush, a
-    /// release) came, or a fence is over.
+    /// release) came, or a fence has come further.
     pub fn must_stay_awake(&self, out: &mut Outbound) -> bool {
         if self.inbound.inbox.any_active() || self.handover.as_ref().is_some_and(|h| h.is_freed()) {
             return true;
         }
-        if out.queues.has_census_ended() {
+        if out.queues.has_census_news() {
             return true;
         }
         let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();

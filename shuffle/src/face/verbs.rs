@@ -74,7 +74,7 @@ macro_rules! common_verbs {
             /// handled (or waits for [`Self::take`]), and nothing that a rank sends here after its
             /// own call is handled earlier; on another stream it may be. For programs that go in
             /// steps: each rank sends, then all wait. It costs one message per edge of the route
-            /// instead of the waves of a fence between nodes, and fewer turns than a fence on one.
+            /// instead of the counts of a fence between nodes, and fewer turns than a fence on one.
             ///
             /// Handlers do not send in such a program, nor other threads while one ends a round:
             /// what they send may belong to this round or to the next, and waits in memory, as far

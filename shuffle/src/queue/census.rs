@@ -1,13 +1,16 @@
-//! A rank's part in the censuses of its node: how the fences of a stream end where all ranks of the
-//! job are on one node.
+//! A rank's part in the censuses of its node, by which the fences of a stream end.
 //!
-//! Each fence is a census. What it needs is in the inboxes, so that nobody sends anything for it,
-//! and nobody is woken but by its end.
+//! Each fence is a census. What it needs is in the inboxes, so that nobody of the node sends
+//! anything for it, and nobody is woken but by its end.
+//!
+//! Where the job has several nodes, one rank of each speaks for it: who finds that all of the node
+//! have come and nothing waits on any wakes the speaker, which adds what they have together to a
+//! [count of all nodes](crate::terminate::collective), and tells them of the end.
 
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::census::{Come, Shown, agree};
+use trihop_transport::ring::census::{Come, Shown, together};
 use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Orderings, Shipped};
 use trihop_transport::sync::{MappedU64, Word};
 
@@ -25,6 +28,18 @@ pub(crate) enum Stand {
 /// How often, at most, a rank that waits looks for others that have called something else.
 const LOOK_NS: u64 = 1_000_000;
 
+/// How a rank hears of the end of a fence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// By another rank of its node, unless it finds that itself.
+    #[default]
+    Told,
+    /// By the count of all nodes: other nodes speak through it, and not its own.
+    Passes,
+    /// By the count of all nodes, in which it speaks for its node.
+    Speaks,
+}
+
 /// A rank's part, wherever that lies what all show.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Part {
@@ -37,6 +52,9 @@ pub(crate) struct Part {
     looked: bool,
     /// The census that was begun last is not over.
     waits: bool,
+    role: Role,
+    /// The count of all nodes waits for what this rank adds.
+    owes: bool,
 }
 
 /// What a look at a census has come to.
@@ -46,20 +64,23 @@ pub(crate) enum Found {
     Nothing,
     /// It is, as another rank has said.
     Heard,
-    /// It is, and this rank is to say so.
-    End,
+    /// All have come to it, and nothing waits on any: so many records have they sent together, and
+    /// so many delivered.
+    All(u64, u64),
 }
 
 impl Part {
     /// The next census begins.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, role: Role) {
         self.come.censuses += 1;
         (self.counts, self.looked, self.waits) = (None, false, true);
+        (self.role, self.owes) = (role, role != Role::Told);
     }
 
     /// Shows these counts, of records sent and delivered, where nothing waits on this rank, and
-    /// looks whether the census is over. This rank shows what it has as `own`, and was told of the
-    /// end of census `ended`; `all` show something, unless somebody is missing.
+    /// looks at all, unless it has looked since it showed them. This rank shows what it has as
+    /// `own`, and was told of the end of census `ended`; `all` show something, unless somebody is
+    /// missing.
     pub fn poll<'a, W: Word + 'a, O: Orderings>(
         &mut self,
         counts: Option<(u64, u64)>,
@@ -82,28 +103,45 @@ impl Part {
             own.show::<O>(self.shown, self.come.censuses, counts);
             (self.counts, self.looked) = (Some(counts), false);
         }
-        if self.looked {
-            return Found::Nothing; // who shows more looks again
+        // Who shows more looks again, and wakes the one that speaks for all.
+        if self.looked && !(self.owes && self.role == Role::Speaks) {
+            return Found::Nothing;
         }
         let Some(all) = all else {
             return Found::Nothing;
         };
         self.looked = true;
-        if !agree::<W, O>(all, self.come.censuses) {
-            return Found::Nothing;
+        match together::<W, O>(all, self.come.censuses) {
+            Some((sent, delivered)) => Found::All(sent, delivered),
+            None => Found::Nothing,
         }
-        self.rest();
-        Found::End
     }
 
-    fn rest(&mut self) {
-        (self.waits, self.counts) = (false, None);
+    /// It waits no more.
+    pub fn rest(&mut self) {
+        (self.waits, self.counts, self.owes) = (false, None, false);
     }
 
-    /// Whether this rank waits for the end of the census with this number.
+    /// What this rank adds to the count of all nodes, where that waits for it, after a look that
+    /// has found this.
+    pub fn owed(&mut self, found: Found) -> Option<(u64, u64)> {
+        let sums = match (self.role, found) {
+            (Role::Speaks, Found::All(sent, delivered)) => (sent, delivered),
+            (Role::Passes, _) => (0, 0),
+            _ => return None,
+        };
+        std::mem::take(&mut self.owes).then_some(sums)
+    }
+
+    /// The count of all nodes begins again.
+    pub fn count_again(&mut self) {
+        self.owes = true;
+    }
+
+    /// Whether this rank waits for the end of the census with this number, to be told of it.
     #[inline]
     pub fn has_ended(&self, census: u64) -> bool {
-        self.waits && census == self.come.censuses
+        self.waits && self.role == Role::Told && census == self.come.censuses
     }
 
     /// Whether this rank shows its counts: it hides them before it sends.
@@ -123,9 +161,13 @@ impl Part {
 pub(crate) struct Census {
     part: Part,
     /// By place, those of the ranks; none where the inbox there has not come, or was not looked at.
-    lines: Box<[Option<CensusLine>]>,
+    /// Empty until the first is looked at.
+    lines: Vec<Option<CensusLine>>,
+    ranks: usize,
     layout: InboxLayout,
     me: usize,
+    /// The place of the rank that speaks for the node, where there are others.
+    speaker: Option<usize>,
     /// When it last looked for others that have called something else.
     looked_at_ns: u64,
     /// The place of an inbox that is damaged, and how.
@@ -133,13 +175,16 @@ pub(crate) struct Census {
 }
 
 impl Census {
-    /// Of a node of so many ranks, whose inboxes have this layout.
-    pub fn new(ranks: u32, me: u32, layout: InboxLayout) -> Self {
+    /// Of a node of so many ranks, whose inboxes have this layout; `speaker` speaks for it where
+    /// there are others.
+    pub fn new(ranks: u32, me: u32, layout: InboxLayout, speaker: Option<u32>) -> Self {
         Self {
             part: Part::default(),
-            lines: (0..ranks).map(|_| None).collect(),
+            lines: Vec::new(),
+            ranks: ranks as usize,
             layout,
             me: me as usize,
+            speaker: speaker.map(|place| place as usize),
             looked_at_ns: 0,
             damage: None,
         }
@@ -160,6 +205,9 @@ impl Census {
 
     /// The line of the rank at a place.
     fn line(&mut self, place: usize, segments: &[Option<Arc<Segment>>]) -> Option<&CensusLine> {
+        if self.lines.is_empty() {
+            self.lines.resize_with(self.ranks, || None);
+        }
         let line = &mut self.lines[place];
         if line.is_none() {
             let segment = segments[place].as_ref()?;
@@ -180,42 +228,96 @@ impl Census {
         }
     }
 
-    /// The next fence begins.
-    pub fn begin(&mut self, segments: &[Option<Arc<Segment>>]) {
-        self.part.begin();
+    /// The next fence begins; this rank may be in a count of all nodes for it.
+    pub fn begin(&mut self, is_in_count: bool, segments: &[Option<Arc<Segment>>]) {
+        self.part
+            .begin(match (is_in_count, self.speaker == Some(self.me)) {
+                (false, _) => Role::Told,
+                (true, false) => Role::Passes,
+                (true, true) => Role::Speaks,
+            });
         self.set_come(self.part.come, segments);
     }
 
-    /// Whether the fence that was begun last is over. `counts` are of records that this rank has
+    /// Looks how the fence stands that was begun last. `counts` are of records that this rank has
     /// sent and delivered, where nothing waits on it. `bells`, by place, wake those who sleep.
-    pub fn is_over(
+    pub fn look(
         &mut self,
         counts: Option<(u64, u64)>,
         segments: &[Option<Arc<Segment>>],
         bells: &[Option<Arc<Bell>>],
-    ) -> bool {
-        let has_all = (0..self.lines.len()).all(|place| self.line(place, segments).is_some());
+    ) -> Found {
+        let has_all = (0..self.ranks).all(|place| self.line(place, segments).is_some());
         let Some(own) = &self.lines[self.me] else {
-            return false;
+            return Found::Nothing;
         };
-        let lines = || self.lines.iter().flatten();
-        let all = has_all.then(|| lines().map(CensusLine::shown));
-        let part = &mut self.part;
-        let found = part.poll::<MappedU64, Shipped>(counts, own.shown(), own.ended(), all);
-        if found == Found::End {
-            lines().for_each(|line| line.end(part.come.censuses));
-            let others = bells.iter().take(self.lines.len()).enumerate();
+        let all = has_all.then(|| self.lines.iter().flatten().map(CensusLine::shown));
+        let (own, ended) = (own.shown(), own.ended());
+        let found = self
+            .part
+            .poll::<MappedU64, Shipped>(counts, own, ended, all);
+        if let (Found::All(..), Some(speaker)) = (found, self.speaker)
+            && speaker != self.me
+        {
+            bells[speaker].iter().for_each(|bell| bell.ring());
+        }
+        found
+    }
+
+    /// What a census of a node alone has come to: whether it is over, after a look that has found
+    /// this.
+    pub fn is_over(&self, found: Found) -> bool {
+        match found {
+            Found::Nothing => false,
+            Found::Heard => true,
+            Found::All(sent, delivered) => self.speaker.is_none() && sent == delivered,
+        }
+    }
+
+    /// See [`Part::owed`].
+    pub fn owed(&mut self, found: Found) -> Option<(u64, u64)> {
+        self.part.owed(found)
+    }
+
+    /// See [`Part::count_again`].
+    pub fn count_again(&mut self) {
+        self.part.count_again();
+    }
+
+    /// The fence is over. Where others of the node may not have heard of that, this tells them.
+    pub fn end(&mut self, found: Found, bells: &[Option<Arc<Bell>>]) {
+        if found != Found::Heard && self.part.role != Role::Passes {
+            let lines = self.lines.iter().flatten();
+            lines.for_each(|line| line.end(self.part.come.censuses));
+            let others = bells.iter().take(self.ranks).enumerate();
             let others = others.filter(|(place, _)| *place != self.me);
             others.for_each(|(_, bell)| bell.iter().for_each(|bell| bell.ring()));
         }
-        found != Found::Nothing
+        self.part.rest();
     }
 
-    /// Whether somebody has found that the fence which this rank waits for is over.
+    /// Whether the fence that this rank waits for has come further, so that it is to look: it is
+    /// over, or the node has what the count of all nodes waits for.
     #[inline]
-    pub fn has_ended(&self) -> bool {
-        let line = self.lines[self.me].as_ref().filter(|_| self.part.waits);
-        line.is_some_and(|line| self.part.has_ended(line.ended()))
+    pub fn has_news(&self) -> bool {
+        let part = &self.part;
+        match part.role {
+            _ if !part.waits => false,
+            Role::Told => {
+                let line = self.lines[self.me].as_ref();
+                line.is_some_and(|line| part.has_ended(line.ended()))
+            }
+            Role::Passes => false,
+            Role::Speaks => part.owes && part.is_shown() && self.is_ripe(),
+        }
+    }
+
+    /// Whether all of the node show what they have.
+    #[cold]
+    fn is_ripe(&self) -> bool {
+        let has_all = self.lines.iter().all(Option::is_some);
+        let all = self.lines.iter().flatten().map(CensusLine::shown);
+        has_all && together::<_, Shipped>(all, self.part.come.censuses).is_some()
     }
 
     /// This rank waits no more for the fence that it has begun, which may never be over.
@@ -255,7 +357,7 @@ impl Census {
     /// Places of the ranks that have come to a fence to which this one has not.
     pub fn ahead(&self, segments: &[Option<Arc<Segment>>]) -> impl Iterator<Item = u32> {
         let (censuses, layout) = (self.part.come.censuses, self.layout);
-        let segments = (0..).zip(segments).take(self.lines.len());
+        let segments = (0..).zip(segments).take(self.ranks);
         segments.filter_map(move |(place, segment)| {
             let line = CensusLine::new(Arc::clone(segment.as_ref()?), layout).ok()?;
             (line.come().censuses > censuses).then_some(place)
@@ -296,6 +398,10 @@ mod tests {
 
     impl Node {
         fn new(ranks: u32) -> Self {
+            Self::spoken_for(ranks, None)
+        }
+
+        fn spoken_for(ranks: u32, speaker: Option<u32>) -> Self {
             let layout = InboxLayout::new(ranks, 4096).unwrap();
             let segment = |_| Segment::create(layout.segment_bytes()).unwrap();
             let segments: Vec<_> = (0..ranks).map(segment).collect();
@@ -305,7 +411,7 @@ mod tests {
                 segments: segments.into_iter().map(Some).collect(),
                 doorbells: (0..ranks).map(|_| Doorbell::create().unwrap()).collect(),
                 ranks: (0..ranks)
-                    .map(|me| Census::new(ranks, me, layout))
+                    .map(|me| Census::new(ranks, me, layout, speaker))
                     .collect(),
             }
         }
@@ -316,12 +422,18 @@ mod tests {
         }
 
         fn begin(&mut self, rank: usize) {
-            self.ranks[rank].begin(&self.segments);
+            self.ranks[rank].begin(false, &self.segments);
         }
 
         fn is_over(&mut self, rank: usize, counts: (u64, u64)) -> bool {
             let bells: Vec<_> = self.doorbells.iter().map(|of| Some(of.bell())).collect();
-            self.ranks[rank].is_over(Some(counts), &self.segments, &bells)
+            let census = &mut self.ranks[rank];
+            let found = census.look(Some(counts), &self.segments, &bells);
+            let is_over = census.is_over(found);
+            if is_over {
+                census.end(found, &bells);
+            }
+            is_over
         }
 
         fn stands(&self, rank: usize) -> Vec<Stand> {
@@ -338,16 +450,60 @@ mod tests {
             assert!(!node.is_over(0, (sent, sent)));
             assert!(!node.is_over(1, (sent + 1, sent)), "rank 2 shows nothing");
             node.doorbells[0].announce_sleep();
-            assert!(!node.ranks[0].has_ended());
+            assert!(!node.ranks[0].has_news());
             assert!(node.is_over(2, (sent, sent + 1)));
             assert!(!node.doorbells[0].is_asleep(), "it was woken");
             for rank in [0, 1] {
-                assert!(node.ranks[rank].has_ended());
+                assert!(node.ranks[rank].has_news());
                 // Whatever it has by then: it hears of the end.
                 assert!(node.is_over(rank, (99, 0)));
-                assert!(!node.ranks[rank].has_ended(), "it is said once");
+                assert!(!node.ranks[rank].has_news(), "it is said once");
             }
         }
+    }
+
+    #[test]
+    fn who_speaks_for_a_node_adds_what_all_have_together() {
+        let mut node = Node::spoken_for(3, Some(1));
+        let bells: Vec<_> = node.doorbells.iter().map(|of| Some(of.bell())).collect();
+        let look = |node: &mut Node, rank: usize, counts| {
+            node.ranks[rank].look(counts, &node.segments, &bells)
+        };
+        for rank in 0..3 {
+            node.ranks[rank].begin(rank != 0, &node.segments);
+        }
+        assert_eq!(look(&mut node, 1, Some((5, 1))), Found::Nothing);
+        assert_eq!(look(&mut node, 0, Some((0, 2))), Found::Nothing);
+        // The last one passes on what other nodes have, and adds nothing.
+        node.doorbells[1].announce_sleep();
+        assert!(!node.ranks[1].has_news());
+        let found = look(&mut node, 2, Some((1, 0)));
+        assert_eq!(found, Found::All(6, 3));
+        assert!(!node.ranks[2].is_over(found));
+        assert_eq!(node.ranks[2].owed(found), Some((0, 0)));
+        assert_eq!(node.ranks[2].owed(found), None, "once");
+        assert!(!node.doorbells[1].is_asleep(), "it was woken");
+        assert!(node.ranks[1].has_news());
+        let found = look(&mut node, 1, Some((5, 1)));
+        assert_eq!(node.ranks[1].owed(found), Some((6, 3)));
+        assert!(!node.ranks[1].has_news(), "it was said");
+        // It is counted again while a rank has something to handle.
+        assert_eq!(look(&mut node, 0, None), Found::Nothing);
+        node.ranks[1].count_again();
+        assert!(!node.ranks[1].has_news());
+        let found = look(&mut node, 1, Some((5, 1)));
+        assert_eq!(node.ranks[1].owed(found), None);
+        assert_eq!(look(&mut node, 0, Some((0, 4))), Found::All(6, 5));
+        assert!(node.ranks[1].has_news());
+        let found = look(&mut node, 1, Some((5, 1)));
+        assert_eq!(node.ranks[1].owed(found), Some((6, 5)));
+        // It is over: the speaker says so to who is in no count.
+        assert!(!node.ranks[0].has_news());
+        node.ranks[1].end(found, &bells);
+        assert!(node.ranks[0].has_news() && !node.ranks[2].has_news());
+        assert_eq!(look(&mut node, 0, Some((0, 4))), Found::Heard);
+        node.ranks[2].end(Found::Nothing, &bells);
+        assert!(node.stands(2).is_empty() && node.stands(1).is_empty());
     }
 
     #[test]
@@ -376,7 +532,7 @@ mod tests {
         assert!(!node.is_over(1, (0, 0)));
         assert_eq!(node.stands(1), [Stand::Away, Stand::Done]);
         assert!(node.is_over(0, (0, 0)), "the first fence");
-        assert!(!node.ranks[0].has_ended());
+        assert!(!node.ranks[0].has_news());
         let ahead: Vec<u32> = node.ranks[0].ahead(&node.segments).collect();
         assert_eq!(ahead, [1]);
         node.begin(0);
@@ -427,7 +583,7 @@ mod tests {
         assert!(!node.is_over(0, (0, 0)));
         node.ranks[0].give_up();
         assert!(!node.is_over(1, (0, 0)), "rank 0 shows nothing more");
-        assert!(!node.ranks[0].has_ended());
+        assert!(!node.ranks[0].has_news());
     }
 
     #[test]
@@ -436,7 +592,8 @@ mod tests {
         (0..2).for_each(|rank| node.begin(rank));
         assert!(!node.is_over(1, (0, 0)));
         let bells = [None, None];
-        assert!(!node.ranks[1].is_over(None, &node.segments, &bells));
+        let found = node.ranks[1].look(None, &node.segments, &bells);
+        assert_eq!(found, Found::Nothing);
         assert!(!node.is_over(0, (0, 0)));
         assert_eq!(node.stands(0), [Stand::Done, Stand::Busy]);
         assert!(node.is_over(1, (0, 0)));
@@ -453,7 +610,7 @@ mod tests {
         let come = node.ranks[0].come();
         node.ranks[1].forget(0);
         node.segments[0] = Some(segment);
-        node.ranks[0] = Census::new(2, 0, layout);
+        node.ranks[0] = Census::new(2, 0, layout, None);
         let before = Come {
             censuses: come.censuses - 1,
             ..come

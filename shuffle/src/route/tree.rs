@@ -23,6 +23,8 @@ pub struct Tree {
     topology: Topology,
     parent: Option<Rank>,
     children: Vec<Rank>,
+    /// Of the children those through which other nodes speak.
+    far: Vec<Rank>,
     /// The other ends of edges: of the first stage, of that between nodes, and of the last one.
     ends: [Vec<EndpointId>; 3],
 }
@@ -50,22 +52,24 @@ impl Tree {
 
     fn of_rank(topology: Topology) -> Self {
         let (me, node) = (topology.rank(), topology.node());
-        let root = match above(node) {
-            Some(above) => topology.representative(node, above),
-            None => topology.rank_at(node, 0),
-        };
+        let root = Self::speaker(&topology);
         let parent = match above(node) {
             _ if me != root => Some(root),
             Some(above) => Some(topology.representative(above, node)),
             None => None,
         };
-        let mut children = Vec::new();
+        let (mut children, mut far) = (Vec::new(), Vec::new());
         if me == root {
             children.extend(topology.ranks_of(node).filter(|&rank| rank != me));
         }
         for below in below(node, topology.nodes()) {
-            if topology.representative(node, below) == me {
-                children.push(topology.representative(below, node));
+            let here = topology.representative(node, below);
+            if here == me {
+                let child = topology.representative(below, node);
+                children.push(child);
+                far.push(child);
+            } else if me == root && !far.contains(&here) {
+                far.push(here);
             }
         }
         let ends = children.iter().copied().chain(parent).map(EndpointId::from);
@@ -83,6 +87,7 @@ impl Tree {
             topology,
             parent,
             children,
+            far,
             ends: [inside, beyond, relays],
         }
     }
@@ -102,7 +107,18 @@ impl Tree {
             topology,
             parent: None,
             children: Vec::new(),
+            far: Vec::new(),
             ends: [ranks.clone(), beyond, ranks],
+        }
+    }
+
+    /// The rank of this node with which all others of the node speak.
+    pub fn speaker(topology: &Topology) -> Rank {
+        let node = topology.node();
+        let towards = above(node).or_else(|| below(node, topology.nodes()).next());
+        match towards {
+            Some(towards) => topology.representative(node, towards),
+            None => topology.rank_at(node, 0),
         }
     }
 
@@ -114,6 +130,11 @@ impl Tree {
     /// The ranks that this one hears from on the way up.
     pub fn children(&self) -> &[Rank] {
         &self.children
+    }
+
+    /// Of these the ones through which other nodes speak.
+    pub fn far(&self) -> &[Rank] {
+        &self.far
     }
 
     /// The other ends of the edges of a stage.

@@ -9,6 +9,7 @@
 //! message, and a rank whose own messages have left is not needed by anybody (which the end of a
 //! job relies on).
 
+mod nodes;
 mod tally;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,6 +21,7 @@ use trihop_transport::topology::{Rank, Topology};
 use super::reduce::{Kind, Reduce};
 use crate::error::{Error, Result};
 use crate::route::Tree;
+use nodes::Count;
 use tally::Tally;
 
 /// What a collective does with the contributions.
@@ -31,6 +33,8 @@ pub(crate) enum Operation {
     Broadcast,
     /// A number that ranks add to until it has reached what all of them say; see [`tally`].
     Tally,
+    /// A fence; see [`nodes`].
+    Count,
 }
 
 impl fmt::Display for Operation {
@@ -43,6 +47,7 @@ impl fmt::Display for Operation {
             Self::Gather => f.write_str("a gathering"),
             Self::Broadcast => f.write_str("a broadcast to all"),
             Self::Tally => f.write_str("a count of contributors"),
+            Self::Count => f.write_str("a fence"),
         }
     }
 }
@@ -57,6 +62,7 @@ impl Operation {
             Self::Gather => 8,
             Self::Broadcast => 9,
             Self::Tally => 10,
+            Self::Count => 11,
         }
     }
 
@@ -66,7 +72,7 @@ impl Operation {
             .into_iter()
             .flat_map(|kind| Reduce::ALL.map(|reduce| Self::Reduce(reduce, kind)));
         reductions
-            .chain([Self::Gather, Self::Broadcast, Self::Tally])
+            .chain([Self::Gather, Self::Broadcast, Self::Tally, Self::Count])
             .find(is_it)
     }
 }
@@ -126,6 +132,7 @@ struct Pending {
     gathered: BTreeMap<u32, Vec<u8>>,
     up_sent: bool,
     tally: Option<Tally>,
+    count: Option<Count>,
     result: Option<Vec<u8>>,
 }
 
@@ -136,6 +143,10 @@ pub(crate) struct Collectives {
     size: u32,
     parent: Option<Rank>,
     children: Vec<Rank>,
+    /// Of the children those through which other nodes speak.
+    far: Vec<Rank>,
+    /// This rank speaks for its node.
+    is_speaker: bool,
     next: BTreeMap<u16, u64>,
     /// Boxed: the map keeps room for eleven once it has had one.
     pending: BTreeMap<Ticket, Box<Pending>>,
@@ -151,6 +162,8 @@ impl Collectives {
             size: topology.size(),
             parent: tree.parent(),
             children: tree.children().to_vec(),
+            far: tree.far().to_vec(),
+            is_speaker: Tree::speaker(topology) == topology.rank(),
             next: BTreeMap::new(),
             pending: BTreeMap::new(),
             outgoing: VecDeque::new(),
@@ -207,6 +220,9 @@ impl Collectives {
                 ));
             }
             self.check_result(source, ticket, operation, data)?;
+            if operation == Operation::Count {
+                return self.receive_said(source, ticket, data);
+            }
             self.finish(ticket, operation, data.to_vec());
             return Ok(());
         }
@@ -222,13 +238,16 @@ impl Collectives {
             );
             return Err(Error::mismatch("(collectives)", why));
         }
-        let entry = self.entry(ticket);
-        if entry.heard.contains(&source) {
+        if self.entry(ticket).heard.contains(&source) {
             return Err(Error::bad_peer(
                 source.0,
                 "two contributions to one collective",
             ));
         }
+        if operation == Operation::Count {
+            return self.receive_count(source, ticket, data);
+        }
+        let entry = self.entry(ticket);
         entry.heard.push(source);
         merge(entry, operation, source, false, data)?;
         self.advance(ticket);
@@ -280,7 +299,7 @@ impl Collectives {
                 entry.gathered.values().for_each(|bytes| data.extend(bytes));
                 data
             }
-            Operation::Tally => return,
+            Operation::Tally | Operation::Count => return,
             Operation::Gather => {
                 let mut data = Vec::new();
                 for (rank, bytes) in std::mem::take(&mut entry.gathered) {
@@ -328,8 +347,13 @@ impl Collectives {
                 true => pending.heard.clone(),
                 false if pending.result.is_some() || pending.tally.is_some() => return None,
                 false => {
-                    let children = self.children.iter().copied();
-                    let missing = children.filter(|child| !pending.heard.contains(child));
+                    let all = match &pending.count {
+                        Some(_) if pending.up_sent => &[],
+                        Some(_) => &self.far[..],
+                        None => &self.children[..],
+                    };
+                    let missing = all.iter().filter(|child| !pending.heard.contains(child));
+                    let missing = missing.copied();
                     missing
                         .chain(self.parent.filter(|_| pending.up_sent))
                         .collect()
@@ -502,7 +526,7 @@ mod tests {
     #[test]
     fn operations_have_codes_of_their_own() {
         let all: Vec<Operation> = (0..=255).filter_map(Operation::from_code).collect();
-        assert_eq!(all.len(), 3 + Reduce::ALL.len() * Kind::ALL.len());
+        assert_eq!(all.len(), 4 + Reduce::ALL.len() * Kind::ALL.len());
         assert!(
             all.iter()
                 .all(|operation| Operation::from_code(operation.code()) == Some(*operation))
@@ -525,7 +549,8 @@ mod tests {
             }
             let total = nodes.len() as u32;
             let at = |rank: Rank| Topology::from_node_of(&nodes, rank).unwrap();
-            let top = at(Rank(0)).rank_at(NodeId(0), 0);
+            let first = at(at(Rank(0)).rank_at(NodeId(0), 0));
+            let top = Tree::speaker(&first);
             for rank in (0..total).map(Rank) {
                 let (topology, here) = (at(rank), Collectives::new(&at(rank)));
                 prop_assert_eq!(here.parent.is_none(), rank == top);

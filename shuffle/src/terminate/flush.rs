@@ -1,10 +1,11 @@
 //! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after
 //! each round of progress.
 //!
-//! A fence is counted quiescence: rounds of a sum over all ranks of (records sent, records
-//! delivered), joined by a rank when nothing of the stream waits on it, until two rounds in a row
-//! say the same and both counts agree. Where all ranks are on one node, that of a stream is a
-//! [census](trihop_transport::ring::census) instead, for which nobody sends anything.
+//! A fence is counted quiescence. That of a stream is a [census](trihop_transport::ring::census) of
+//! each node, for which nobody sends anything, and between nodes a
+//! [count](crate::terminate::collective) in which one rank speaks for each. That of all streams of a
+//! job has rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
+//! when nothing waits on it, until two rounds in a row say the same and both counts agree.
 
 use crate::engine::StreamState;
 use crate::engine::marks::DeliveryMarks;
@@ -118,27 +119,6 @@ pub(crate) trait Counted {
     fn calm(&mut self);
 }
 
-/// A stream, and what it sends.
-struct OneStream<'a>(&'a mut StreamState, &'a Outbound);
-
-impl Counted for OneStream<'_> {
-    fn is_quiet(&self) -> bool {
-        self.0.is_quiet(self.1)
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        (self.1.sent, self.0.delivered())
-    }
-
-    fn hurry(&mut self) {
-        self.0.hurry();
-    }
-
-    fn calm(&mut self) {
-        self.0.calm();
-    }
-}
-
 /// A fence under way.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fence {
@@ -159,28 +139,17 @@ impl Fence {
         out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
-        let channel = state.id;
-        if out.queues.has_census() {
-            return self.poll_census(state, out, collectives);
-        }
-        self.poll_over(&mut OneStream(state, out), channel, collectives)
-    }
-
-    fn poll_census(
-        &mut self,
-        state: &mut StreamState,
-        out: &mut Outbound,
-        collectives: &mut Collectives,
-    ) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
             state.hurry();
-            out.queues.begin_census();
+            let has_others = state.topology.nodes() > 1;
+            self.round = has_others
+                .then(|| collectives.begin_count(state.id))
+                .flatten();
+            out.queues.begin_census(self.round.is_some());
         }
-        let is_quiet = state.is_quiet(out);
-        let counts = is_quiet.then(|| (out.sent, state.delivered()));
-        if out.queues.is_census_over(counts) {
+        if self.is_over(state, out, collectives) {
             state.calm();
-            self.hurries = false;
+            (self.hurries, self.round) = (false, None);
             return true;
         }
         if let Some(rank) = out.queues.elsewhere_in_census() {
@@ -192,7 +161,44 @@ impl Fence {
         false
     }
 
-    /// Whom a fence that ends by a census waits for on this rank, as text.
+    fn is_over(
+        &mut self,
+        state: &StreamState,
+        out: &mut Outbound,
+        collectives: &mut Collectives,
+    ) -> bool {
+        let is_quiet = state.is_quiet(out);
+        let counts = is_quiet.then(|| (out.sent, state.delivered()));
+        loop {
+            let found = out.queues.look_at_census(counts);
+            let Some(census) = out.queues.census_mut() else {
+                return false;
+            };
+            let is_over = match self.round {
+                None => census.is_over(found),
+                Some(ticket) => {
+                    if let Some(sums) = census.owed(found) {
+                        collectives.count(ticket, sums);
+                        self.rounds += 1;
+                    }
+                    let is_over = collectives.counted(ticket);
+                    if is_over == Some(false) {
+                        // In the same call: nothing else might wake a rank that has heard what the
+                        // last count has come to.
+                        census.count_again();
+                        continue;
+                    }
+                    is_over.is_some()
+                }
+            };
+            if is_over {
+                out.queues.end_census(found);
+            }
+            return is_over;
+        }
+    }
+
+    /// Whom a fence waits for on this rank's node, as text.
     pub fn awaited(state: &StreamState, out: &Outbound) -> Option<String> {
         let of = |stand| names_of(state, out.queues.standing(stand));
         let away = of(Stand::Away).map(|who| {
@@ -211,9 +217,14 @@ impl Fence {
         // A rank whose handler runs for long has looked before that came.
         let done = || {
             of(Stand::Done)?;
-            let why = "a fence, or the end of a step, waits for messages that are under way, or in \
-                       a handler";
-            Some(why.to_owned())
+            let others = match state.topology.nodes() {
+                1 => "",
+                _ => ", or for other nodes",
+            };
+            Some(format!(
+                "a fence, or the end of a step, waits for messages that are under way, or in a \
+                 handler{others}"
+            ))
         };
         away.or_else(busy).or_else(done)
     }

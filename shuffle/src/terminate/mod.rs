@@ -19,8 +19,8 @@ pub enum End {
     /// edge of the route, and nothing of the next step is delivered before it is over here.
     Round,
     /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
-    /// counted: between nodes along a tree over all ranks, until two counts agree, and on one node
-    /// by what ranks show each other in shared memory.
+    /// counted: on each node by what ranks show each other in shared memory, and between nodes
+    /// along a tree over them, until two counts agree.
     Fence,
     /// As a fence, once contributors have said that they are [done](crate::Stream::done): until
     /// then the program sends on.

@@ -1,5 +1,5 @@
 //! A round: every rank sends, then all wait until everything has arrived. It costs one message per
-//! edge of the route, where a fence between nodes costs waves of counting.
+//! edge of the route, where a fence between nodes is counted along a tree.
 //!
 //! A rank that ends a round marks its edges, stage by stage. Those of a stage are marked once
 //! everything is in their queues that this round sends over them: what the rank itself has sent,

@@ -26,7 +26,7 @@ pub const VERSION: u8 = 11;
 /// Both must have the same, and the same major and minor version; their patch releases may differ.
 /// So raise it by one with each change after which an older rank or agent of the same minor version
 /// would misunderstand a newer one. It never goes back.
-pub const FEATURE: u32 = 3;
+pub const FEATURE: u32 = 4;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

@@ -9,6 +9,9 @@
 //! hidden before, and the second look would have seen that. So if the sums agree, all that was sent
 //! before was delivered before, and nobody had a reason to send more. Somebody finds that out: who
 //! shows last, in the order of the fences, sees what all others show.
+//!
+//! Where a job has several nodes, the sums of one say nothing alone. They are what its ranks had at
+//! one time, with nothing waiting on any: nodes compare them as ranks would.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +37,7 @@ pub struct Shown<'a, W> {
 
 impl<W: Word> Shown<'_, W> {
     /// Owner: shows for a census how many records it has sent and delivered, under a number above
-    /// those before. It then looks whether [all are done](agree).
+    /// those before. It then looks at [all of them](together).
     pub fn show<O: Orderings>(&self, number: u64, census: u64, (sent, delivered): (u64, u64)) {
         self.hide::<O>();
         self.census.store(census, Ordering::Relaxed);
@@ -63,8 +66,12 @@ impl<W: Word> Shown<'_, W> {
     }
 }
 
-/// Whether all show counts of a census, and these say that all was delivered.
-pub fn agree<'a, W, O>(all: impl Iterator<Item = Shown<'a, W>> + Clone, census: u64) -> bool
+/// How many records all together have sent and delivered, where all show counts of a census at
+/// once. All is done where these are the same, and nobody else sends to any of them.
+pub fn together<'a, W, O>(
+    all: impl Iterator<Item = Shown<'a, W>> + Clone,
+    census: u64,
+) -> Option<(u64, u64)>
 where
     W: Word + 'a,
     O: Orderings,
@@ -74,7 +81,7 @@ where
         // Pairs with `CENSUS_STORE`.
         let number = of.number.load(O::CENSUS_LOAD);
         if number == 0 || of.census.load(Ordering::Relaxed) != census {
-            return false;
+            return None;
         }
         numbers = numbers.wrapping_add(number);
         sent = sent.wrapping_add(of.sent.load(Ordering::Relaxed));
@@ -86,11 +93,11 @@ where
     for of in all {
         let number = of.number.load(Ordering::Relaxed);
         if number == 0 {
-            return false;
+            return None;
         }
         numbers = numbers.wrapping_sub(number);
     }
-    numbers == 0 && sent == delivered
+    (numbers == 0).then_some((sent, delivered))
 }
 
 /// Says to a rank that a census is over, in a word that this one alone reads.

@@ -11,14 +11,14 @@ use trihop_transport::ring::census::Shown;
 use trihop_transport::sync::{Ordering, Word};
 
 use super::{RANKS, World as Explored, explore};
-use crate::queue::census::{Found, Part};
+use crate::queue::census::{Found, Part, Role};
 
 /// Fences that each rank goes through.
 const FENCES: u64 = 2;
 
 /// A word of one thread.
 #[derive(Debug, Clone, Default)]
-struct Plain(Cell<u64>);
+pub(super) struct Plain(Cell<u64>);
 
 impl Word for Plain {
     fn load(&self, _: Ordering) -> u64 {
@@ -52,16 +52,16 @@ impl Word for Plain {
 
 /// What a rank shows, and the last census of whose end it was told.
 #[derive(Debug, Clone, Default)]
-struct Line {
+pub(super) struct Line {
     number: Plain,
     census: Plain,
     sent: Plain,
     delivered: Plain,
-    over: u64,
+    pub over: u64,
 }
 
 impl Line {
-    fn shown(&self) -> Shown<'_, Plain> {
+    pub fn shown(&self) -> Shown<'_, Plain> {
         Shown {
             number: &self.number,
             census: &self.census,
@@ -143,7 +143,7 @@ impl World {
         let member = &mut self.members[rank];
         if !member.is_in_fence {
             member.sends.pop_front();
-            member.part.begin();
+            member.part.begin(Role::Told);
             member.is_in_fence = true;
         }
         let is_quiet = member.arrived.is_empty();
@@ -152,11 +152,13 @@ impl World {
         let all = self.lines.iter().map(Line::shown);
         let found = (member.part).poll::<_, Shipped>(counts, own.shown(), own.over, Some(all));
         let fence = member.part.come.censuses;
-        member.is_in_fence = found == Found::Nothing;
-        if found == Found::End {
+        let is_end = matches!(found, Found::All(sent, delivered) if sent == delivered);
+        if is_end {
+            member.part.rest();
             self.lines.iter_mut().for_each(|line| line.over = fence);
         }
-        if found != Found::Nothing {
+        member.is_in_fence = !is_end && found != Found::Heard;
+        if !member.is_in_fence {
             self.check_is_done(fence);
         }
     }

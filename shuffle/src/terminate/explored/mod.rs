@@ -3,6 +3,7 @@
 
 mod censuses;
 mod fences;
+mod nodes;
 mod rounds;
 
 use std::collections::HashSet;

@@ -1,0 +1,268 @@
+//! Fences of several nodes: who sends, hears, handles, looks or hears of the count next. The ranks
+//! are the shipped parts in the census of their node, and the shipped collectives.
+
+use std::collections::VecDeque;
+
+use trihop_transport::ring::Shipped;
+use trihop_transport::topology::{Rank, Topology};
+
+use super::censuses::Line;
+use super::{World as Explored, explore};
+use crate::queue::census::{Found, Part, Role};
+use crate::route::Tree;
+use crate::terminate::collective::{Collectives, Outgoing, Ticket};
+
+/// Counts after which a path is given up: a fence counts as long as messages are on their way.
+const MOST_COUNTS: u32 = 4;
+const CHANNEL: u16 = 1;
+
+/// To this rank, whose handler sends on so often, each to the two next ranks, of which the second
+/// one's sends nothing.
+type Sent = (usize, u32);
+
+#[derive(Debug, Clone)]
+struct Member {
+    node: usize,
+    sends: VecDeque<Sent>,
+    part: Part,
+    role: Role,
+    collectives: Collectives,
+    ticket: Option<Ticket>,
+    is_in_fence: bool,
+    is_over: bool,
+    /// Has come, and is not handled.
+    arrived: VecDeque<u32>,
+    sent: u64,
+    delivered: u64,
+    counts: u32,
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    members: Vec<Member>,
+    lines: Vec<Line>,
+    /// By sender and receiver.
+    messages: Vec<VecDeque<u32>>,
+    news: Vec<VecDeque<Outgoing>>,
+    /// Ranks hide what they show before they send.
+    hides: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Send(usize),
+    Arrive(usize),
+    Handle(usize),
+    News(usize),
+    Look(usize),
+}
+
+impl World {
+    fn new(nodes: &[u32], sends: &[&[Sent]], hides: bool) -> Self {
+        let member = |(rank, sends): (usize, &&[Sent])| {
+            let topology = Topology::from_node_sizes(nodes, Rank(rank as u32)).unwrap();
+            Member {
+                node: topology.node().0 as usize,
+                sends: sends.iter().copied().collect(),
+                part: Part::default(),
+                role: match Tree::speaker(&topology) == topology.rank() {
+                    true => Role::Speaks,
+                    false => Role::Passes,
+                },
+                collectives: Collectives::new(&topology),
+                ticket: None,
+                is_in_fence: false,
+                is_over: false,
+                arrived: VecDeque::new(),
+                sent: 0,
+                delivered: 0,
+                counts: 0,
+            }
+        };
+        let ranks = sends.len();
+        Self {
+            members: sends.iter().enumerate().map(member).collect(),
+            lines: vec![Line::default(); ranks],
+            messages: vec![VecDeque::new(); ranks * ranks],
+            news: vec![VecDeque::new(); ranks * ranks],
+            hides,
+        }
+    }
+
+    fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    fn send(&mut self, from: usize, to: usize, on: u32) {
+        let edge = from * self.ranks() + to;
+        let member = &mut self.members[from];
+        if self.hides && member.part.is_shown() {
+            member.part.hide::<_, Shipped>(self.lines[from].shown());
+        }
+        member.sent += 1;
+        self.messages[edge].push_back(on);
+    }
+
+    /// Messages of collectives go to their edges.
+    fn let_out(&mut self, rank: usize) {
+        let ranks = self.ranks();
+        let collectives = &mut self.members[rank].collectives;
+        assert!(collectives.take_mismatch().is_none());
+        while let Some(out) = collectives.front() {
+            self.news[rank * ranks + out.target.0 as usize].push_back(out.clone());
+            collectives.pop();
+        }
+    }
+
+    fn look(&mut self, rank: usize) {
+        let node = self.members[rank].node;
+        let of_node = |at: &usize| self.members[*at].node == node;
+        let here: Vec<usize> = (0..self.ranks()).filter(of_node).collect();
+        let member = &mut self.members[rank];
+        if !member.is_in_fence {
+            member.ticket = member.collectives.begin_count(CHANNEL);
+            member.part.begin(match member.ticket {
+                Some(_) => member.role,
+                None => Role::Told,
+            });
+            member.is_in_fence = true;
+        }
+        let is_quiet = member.arrived.is_empty();
+        let counts = is_quiet.then_some((member.sent, member.delivered));
+        let own = &self.lines[rank];
+        let (is_over, tells) = loop {
+            let all = here.iter().map(|&at| self.lines[at].shown());
+            let found = (member.part).poll::<_, Shipped>(counts, own.shown(), own.over, Some(all));
+            let Some(ticket) = member.ticket else {
+                break (found == Found::Heard, false);
+            };
+            if let Some(sums) = member.part.owed(found) {
+                member.collectives.count(ticket, sums);
+                member.counts += 1;
+            }
+            match member.collectives.counted(ticket) {
+                Some(false) => member.part.count_again(),
+                is_over => break (is_over.is_some(), member.role == Role::Speaks),
+            }
+        };
+        if is_over {
+            let fence = member.part.come.censuses;
+            member.part.rest();
+            (member.is_in_fence, member.is_over) = (false, true);
+            let told = here.iter().filter(|_| tells);
+            told.for_each(|&at| self.lines[at].over = fence);
+        }
+        self.let_out(rank);
+        if is_over {
+            self.check_all_is_done();
+        }
+    }
+
+    /// Where the fence is over for anybody, nothing is left anywhere of what it waits for.
+    fn check_all_is_done(&self) {
+        for member in &self.members {
+            assert!(member.sends.is_empty(), "over too early: {self:#?}");
+            assert!(member.arrived.is_empty(), "over too early: {self:#?}");
+        }
+        let is_done = self.messages.iter().all(VecDeque::is_empty);
+        assert!(is_done, "over too early: {self:#?}");
+    }
+}
+
+impl Explored for World {
+    type Choice = Choice;
+
+    fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (rank, member) in self.members.iter().enumerate() {
+            choices.extend(match member.sends.is_empty() {
+                false => Some(Choice::Send(rank)),
+                true => (!member.is_over).then_some(Choice::Look(rank)),
+            });
+            choices.extend((!member.arrived.is_empty()).then_some(Choice::Handle(rank)));
+        }
+        let edges = 0..self.messages.len();
+        let under_way = edges
+            .clone()
+            .filter(|&edge| !self.messages[edge].is_empty());
+        choices.extend(under_way.map(Choice::Arrive));
+        let news = edges.filter(|&edge| !self.news[edge].is_empty());
+        choices.extend(news.map(Choice::News));
+        choices
+    }
+
+    fn take(&mut self, choice: Choice) {
+        let ranks = self.ranks();
+        match choice {
+            Choice::Send(rank) => {
+                let (to, on) = self.members[rank].sends.pop_front().unwrap();
+                self.send(rank, to, on);
+            }
+            Choice::Arrive(edge) => {
+                let on = self.messages[edge].pop_front().unwrap();
+                self.members[edge % ranks].arrived.push_back(on);
+            }
+            Choice::Handle(rank) => {
+                let member = &mut self.members[rank];
+                let on = member.arrived.pop_front().unwrap();
+                member.delivered += 1;
+                if let Some(on) = on.checked_sub(1) {
+                    self.send(rank, (rank + 1) % ranks, on);
+                    self.send(rank, (rank + 2) % ranks, 0);
+                }
+            }
+            Choice::News(edge) => {
+                let out = self.news[edge].pop_front().unwrap();
+                let (from, to) = (edge / ranks, edge % ranks);
+                let collectives = &mut self.members[to].collectives;
+                collectives
+                    .receive(Rank(from as u32), out.kind, &out.bytes)
+                    .unwrap();
+                self.let_out(to);
+            }
+            Choice::Look(rank) => self.look(rank),
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.members
+            .iter()
+            .any(|member| member.counts > MOST_COUNTS)
+    }
+
+    fn is_done(&self) -> bool {
+        let mut members = self.members.iter();
+        members.all(|member| member.is_over && member.collectives.is_still())
+    }
+}
+
+fn explored(hides: bool) {
+    let sends: [&[Sent]; 3] = [&[], &[(0, 1)], &[(1, 0)]];
+    eprintln!("{} states", explore(World::new(&[2, 1], &sends, hides)));
+}
+
+#[test]
+fn a_fence_of_two_nodes_is_over_when_all_is_handled_and_not_before() {
+    explored(true);
+}
+
+/// Of the first node one rank speaks, and another one passes on what the third node has.
+#[test]
+fn a_fence_of_three_nodes_is_over_when_all_is_handled_and_not_before() {
+    let sends: [&[Sent]; 4] = [&[], &[(3, 1)], &[], &[]];
+    let world = World::new(&[2, 1, 1], &sends, true);
+    let passes = |of: &&Member| of.node == 0 && of.role == Role::Passes;
+    let passing = world.members.iter().find(passes).unwrap();
+    let mut collectives = passing.collectives.clone();
+    assert!(
+        collectives.begin_count(CHANNEL).is_some(),
+        "it is in the count"
+    );
+    eprintln!("{} states", explore(world));
+}
+
+#[test]
+#[should_panic(expected = "over too early")]
+fn twin_whose_ranks_show_while_they_send() {
+    explored(false);
+}
