@@ -3,7 +3,9 @@
 #![cfg(trihop_loom)]
 
 use loom::thread;
-use trihop_transport::ring::census::{Come, Shown, end, ended, together};
+use trihop_transport::ring::census::{
+    Come, Counts, Shown, begin_count, counted, end, ended, together,
+};
 use trihop_transport::ring::{Orderings, Shipped};
 use trihop_transport::sync::{Arc, AtomicU64, Ordering};
 
@@ -24,7 +26,16 @@ impl Line {
             census: &self.census,
             sent: &self.sent,
             delivered: &self.delivered,
+            heard: None,
         }
+    }
+}
+
+fn has((sent, delivered): (u64, u64)) -> Counts {
+    Counts {
+        sent,
+        delivered,
+        ..Counts::default()
     }
 }
 
@@ -57,9 +68,9 @@ impl Node {
 
     fn show<O: Orderings>(&self, rank: usize, number: u64, counts: (u64, u64)) -> bool {
         let line = self.lines[rank].shown();
-        line.show::<O>(number, CENSUS, counts);
-        let sums = together::<_, O>(self.lines.iter().map(Line::shown), CENSUS);
-        sums.is_some_and(|(sent, delivered)| sent == delivered)
+        line.show::<O>(number, CENSUS, has(counts));
+        let all = together::<_, O>(self.lines.iter().map(Line::shown), CENSUS);
+        all.is_some_and(|all| all.sent == all.delivered)
     }
 }
 
@@ -69,7 +80,7 @@ impl Node {
 fn chain<O: Orderings + 'static>(hides: bool) {
     loom::model(move || {
         let node = Node::of(2);
-        node.lines[1].shown().show::<O>(1, CENSUS, (0, 0));
+        node.lines[1].shown().show::<O>(1, CENSUS, has((0, 0)));
         let other = {
             let node = Arc::clone(&node);
             thread::spawn(move || {
@@ -102,7 +113,7 @@ fn chain<O: Orderings + 'static>(hides: bool) {
 fn chain_of_three<O: Orderings + 'static>(hides: bool) {
     loom::model(move || {
         let node = Node::of(3);
-        node.lines[1].shown().show::<O>(1, CENSUS, (0, 0));
+        node.lines[1].shown().show::<O>(1, CENSUS, has((0, 0)));
         let sender = {
             let node = Arc::clone(&node);
             thread::spawn(move || node.send::<O>(1, [(2, 1), (0, 1)], hides))
@@ -111,7 +122,7 @@ fn chain_of_three<O: Orderings + 'static>(hides: bool) {
             let node = Arc::clone(&node);
             thread::spawn(move || {
                 let heard = node.inboxes[2].load(Ordering::Acquire);
-                node.lines[2].shown().show::<O>(1, CENSUS, (0, heard));
+                node.lines[2].shown().show::<O>(1, CENSUS, has((0, heard)));
             })
         };
         // It has not heard what rank 1 sends, or that is not there yet.
@@ -126,12 +137,12 @@ fn chain_of_three<O: Orderings + 'static>(hides: bool) {
 fn hears<O: Orderings + 'static>() {
     loom::model(|| {
         let node = Node::of(3);
-        node.lines[0].shown().show::<O>(1, CENSUS, (0, 0));
+        node.lines[0].shown().show::<O>(1, CENSUS, has((0, 0)));
         let doer = {
             let node = Arc::clone(&node);
             thread::spawn(move || {
                 node.inboxes[2].store(1, Ordering::Relaxed);
-                node.lines[2].shown().show::<O>(1, CENSUS, (0, 0));
+                node.lines[2].shown().show::<O>(1, CENSUS, has((0, 0)));
             })
         };
         let finder = {
@@ -148,6 +159,31 @@ fn hears<O: Orderings + 'static>() {
         }
         doer.join().unwrap();
         finder.join().unwrap();
+    });
+}
+
+/// Rank 0 speaks for its node, and looks at what rank 1 shows, which sends meanwhile.
+fn colours<O: Orderings + 'static>() {
+    loom::model(|| {
+        let node = Node::of(2);
+        let begun = Arc::new(AtomicU64::new(0));
+        for line in &node.lines {
+            line.shown().show::<O>(1, CENSUS, has((0, 0)));
+        }
+        let sender = {
+            let (node, begun) = (Arc::clone(&node), Arc::clone(&begun));
+            thread::spawn(move || {
+                node.lines[1].shown().hide::<O>();
+                counted::<_, O>(&*begun)
+            })
+        };
+        begin_count::<_, O>(&*begun, 1);
+        let is_seen = together::<_, O>(node.lines.iter().map(Line::shown), CENSUS).is_some();
+        let colour = sender.join().unwrap();
+        assert!(
+            !is_seen || colour == 1,
+            "sent behind a count, of an old colour"
+        );
     });
 }
 
@@ -190,7 +226,7 @@ fn both<O: Orderings + 'static>() {
 fn torn<O: Orderings + 'static>() {
     loom::model(|| {
         let node = Node::of(2);
-        node.lines[1].shown().show::<O>(1, CENSUS, (1, 1));
+        node.lines[1].shown().show::<O>(1, CENSUS, has((1, 1)));
         let other = {
             let node = Arc::clone(&node);
             thread::spawn(move || node.show::<O>(1, 2, (4, 3)))
@@ -224,6 +260,11 @@ fn of_three_ranks_none_finds_an_end_too_early() {
 #[should_panic(expected = "under way")]
 fn twin_of_three_that_sends_without_hiding() {
     chain_of_three::<Shipped>(false);
+}
+
+#[test]
+fn what_is_sent_behind_a_count_of_all_nodes_has_its_colour() {
+    colours::<Shipped>();
 }
 
 #[test]
@@ -303,4 +344,10 @@ twin!(
     CENSUS_COME_LOAD = Relaxed,
     comes,
     "a call before"
+);
+twin!(
+    twin_weak_count_fence,
+    CENSUS_COUNT_FENCE = AcqRel,
+    colours,
+    "of an old colour"
 );

@@ -537,6 +537,7 @@ impl Engine {
             stats: Stats::default(),
             waits_for: None,
             taken: 0,
+            heard: Default::default(),
             urgent: u32::from(id == SYSTEM_STREAM),
             rounds,
             notices,

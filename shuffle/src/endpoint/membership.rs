@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Bell;
-use trihop_transport::ring::census::Come;
+use trihop_transport::ring::census::Counts;
 
 use super::{Engine, SYSTEM_STREAM, StreamId};
 use crate::engine::StreamState;
@@ -13,14 +13,15 @@ use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::member::{Loss, Members};
 use crate::queue::Input;
+use crate::queue::census::Part;
 use crate::route::EndpointId;
 use crate::terminate::collective::Collectives;
 
 /// What an endpoint has done while it was a member: fences and collectives, which count what all
 /// have done, go on from there when it joins again.
 pub(crate) struct Legacy {
-    /// Records sent and delivered, and how far it has come with fences by a census, by stream.
-    counts: Vec<(u64, u64, Come)>,
+    /// Its counts, and its part in censuses, by stream.
+    counts: Vec<(Counts, Part)>,
     collectives: Collectives,
 }
 
@@ -214,7 +215,7 @@ impl Engine {
     pub fn legacy(&mut self) -> Result<Legacy> {
         self.check_may_leave()?;
         let streams = self.streams.iter().zip(&self.outs);
-        let counts = streams.map(|(state, out)| (out.sent, state.delivered(), out.queues.come()));
+        let counts = streams.map(|(state, out)| (state.counts(out), out.queues.part()));
         let counts = counts.collect();
         let collectives = Collectives::new(&self.topology);
         Ok(Legacy {
@@ -227,9 +228,10 @@ impl Engine {
     pub fn inherit(&mut self, legacy: Legacy) {
         self.collectives = legacy.collectives;
         let streams = self.streams.iter_mut().zip(&mut self.outs);
-        for ((state, out), (sent, delivered, come)) in streams.zip(legacy.counts) {
-            (out.sent, state.taken) = (sent, delivered);
-            out.queues.set_come(come);
+        for ((state, out), (counts, part)) in streams.zip(legacy.counts) {
+            (out.sent, state.taken) = (counts.sent, counts.delivered);
+            state.heard = counts.heard;
+            out.queues.join_again(part);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use trihop_transport::protocol::wire::{BadRun, RUN_HEADER_BYTES, Run, RunHeader, run_flags};
+use trihop_transport::ring::census::COLOURS;
 use trihop_transport::topology::{Rank, Topology};
 
 use super::broadcasts::Copying;
@@ -80,6 +81,8 @@ pub(super) struct Forwarding<'a, H> {
     pub sink: &'a mut Sink,
     pub stats: &'a mut Stats,
     pub taken: &'a mut u64,
+    /// See [`StreamState::heard`](super::StreamState::heard).
+    pub heard: &'a mut [u64; COLOURS],
     pub waits_for: &'a mut Option<usize>,
     pub topology: &'a Topology,
     /// Longest frame.
@@ -217,6 +220,7 @@ impl<H: Handlers> Forwarding<'_, H> {
     }
 
     fn deliver(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
+        self.heard[run.colour()] += 1;
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
         let admitted = match &mut *self.sink {

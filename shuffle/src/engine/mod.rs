@@ -25,6 +25,7 @@ use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, Run};
 use trihop_transport::ring::Inbox;
+use trihop_transport::ring::census::{COLOURS, Counts};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::{PoolLimits, StreamOptions};
@@ -214,6 +215,8 @@ pub(crate) struct StreamState {
     /// Records delivered here without a delivery thread (or queued for an application without a
     /// handler, or discarded).
     pub taken: u64,
+    /// Runs that have come to be delivered here, by their colour; more where they had to wait.
+    pub heard: [u64; COLOURS],
     /// Flushes and fences that want partial runs and batches out now.
     pub urgent: u32,
     /// How far the rounds have come.
@@ -406,6 +409,7 @@ impl StreamState {
             sink: &mut self.sink,
             stats: &mut self.stats,
             taken: &mut self.taken,
+            heard: &mut self.heard,
             waits_for: &mut self.waits_for,
             topology: &self.topology,
             frame_bytes: self.frame_bytes,
@@ -464,6 +468,15 @@ impl StreamState {
     /// (without one) the application may take them.
     pub fn delivered(&self) -> u64 {
         self.taken + self.handover.as_ref().map_or(0, |h| h.passed())
+    }
+
+    /// What this rank has of the stream.
+    pub fn counts(&self, out: &Outbound) -> Counts {
+        Counts {
+            sent: out.sent,
+            delivered: self.delivered(),
+            heard: self.heard,
+        }
     }
 
     /// Somebody wants everything out at once, until as many calls of [`calm`](Self::calm).

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, run_flags};
-use trihop_transport::ring::census::Come;
+use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, paint, run_flags};
+use trihop_transport::ring::census::{Come, Counts};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
 use crate::member::Members;
 use crate::queue::Input;
-use crate::queue::census::{Census, Found, Stand};
+use crate::queue::census::{Census, Found, Part, Stand};
 use crate::queue::counters::SendReason;
 use crate::queue::edge::{Edge, EdgeNumber, EdgeTable};
 use crate::queue::lane::LaneQueue;
@@ -187,12 +187,20 @@ impl Queues {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         self.is_stirred = true;
-        if let Some(census) = &mut self.census
-            && census.is_shown()
-        {
-            census.hide();
-        }
         let own = input == Input::APPLICATION;
+        let mut colour = 0;
+        if let Some(census) = &mut self.census {
+            if census.is_shown() {
+                census.hide();
+            }
+            colour = if own { census.colour() } else { 0 };
+        }
+        let write = |space: &mut [u8]| {
+            write(space);
+            if colour > 0 {
+                paint(space, colour);
+            }
+        };
         // An endpoint that is away takes nothing, nor does a damaged inbox; `failure` says that.
         let Some(edge) = self
             .numbers
@@ -305,9 +313,9 @@ impl Queues {
         }
     }
 
-    /// Looks how the fence stands that was begun last; `counts` are of records sent and delivered,
-    /// where nothing of the stream waits here.
-    pub fn look_at_census(&mut self, counts: Option<(u64, u64)>) -> Found {
+    /// Looks how the fence stands that was begun last; `counts` are those of this rank, where
+    /// nothing of the stream waits here.
+    pub fn look_at_census(&mut self, counts: Option<Counts>) -> Found {
         let (segments, bells) = (self.lanes.segments(), self.members.bells());
         match &mut self.census {
             Some(census) => census.look(counts, segments, bells),
@@ -340,24 +348,31 @@ impl Queues {
         }
     }
 
-    /// How many fences by a census have begun here, and other collective calls of the stream.
-    pub fn come(&self) -> Come {
-        self.census.as_ref().map(Census::come).unwrap_or_default()
+    /// This rank's part in censuses, for when it leaves and joins again.
+    pub fn part(&self) -> Part {
+        self.census
+            .as_ref()
+            .map(Census::part)
+            .cloned()
+            .unwrap_or_default()
     }
 
-    /// As many have begun, as others are to know.
-    pub fn set_come(&mut self, come: Come) {
+    /// It joins again, with the part that it had.
+    pub fn join_again(&mut self, part: Part) {
         if let Some(census) = &mut self.census {
-            census.set_come(come, self.lanes.segments());
+            census.join_again(part, self.lanes.segments());
         }
     }
 
-    /// So many other collective calls of the stream have begun here.
+    /// So many collective calls of the stream, other than fences, have begun here.
     pub fn has_called(&mut self, calls: u64) {
-        self.set_come(Come {
-            calls,
-            ..self.come()
-        });
+        if let Some(census) = &mut self.census {
+            let come = Come {
+                calls,
+                ..census.come()
+            };
+            census.set_come(come, self.lanes.segments());
+        }
     }
 
     /// The rank that has begun another collective call of the stream than the fence that this one

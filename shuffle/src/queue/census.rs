@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
-use trihop_transport::ring::census::{Come, Shown, together};
+use trihop_transport::ring::census::{
+    COLOURS, Come, Counts, Shown, begin_count, counted, together,
+};
 use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Orderings, Shipped};
 use trihop_transport::sync::{MappedU64, Word};
 
@@ -47,7 +49,7 @@ pub(crate) struct Part {
     /// Times that this rank has shown its counts.
     shown: u64,
     /// What it shows now, if it does.
-    counts: Option<(u64, u64)>,
+    counts: Option<Counts>,
     /// All were looked at since then.
     looked: bool,
     /// The census that was begun last is not over.
@@ -55,6 +57,11 @@ pub(crate) struct Part {
     role: Role,
     /// The count of all nodes waits for what this rank adds.
     owes: bool,
+    /// Counts of all nodes for which this rank's node was looked at, or is about to be: what it
+    /// sends has the colour of the last.
+    counted: u64,
+    /// For who speaks, what its node had heard at the last of them.
+    heard: [u64; COLOURS],
 }
 
 /// What a look at a census has come to.
@@ -64,9 +71,34 @@ pub(crate) enum Found {
     Nothing,
     /// It is, as another rank has said.
     Heard,
-    /// All have come to it, and nothing waits on any: so many records have they sent together, and
-    /// so many delivered.
-    All(u64, u64),
+    /// All have come to it, and nothing waits on any: this they have together.
+    All(Counts),
+}
+
+/// What a node adds to the count of all nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Records sent.
+    pub sent: u64,
+    /// Records delivered.
+    pub delivered: u64,
+    /// Nodes to which something has come that was sent behind this count, or may have been.
+    pub ahead: u64,
+}
+
+impl Share {
+    /// Adds that of another node.
+    pub fn add(&mut self, more: Self) {
+        let add = |sum: &mut u64, more| *sum = sum.wrapping_add(more);
+        add(&mut self.sent, more.sent);
+        add(&mut self.delivered, more.delivered);
+        add(&mut self.ahead, more.ahead);
+    }
+
+    /// Whether all is done, where this is what all nodes have together.
+    pub fn is_all(&self) -> bool {
+        self.sent == self.delivered && self.ahead == 0
+    }
 }
 
 impl Part {
@@ -77,24 +109,25 @@ impl Part {
         (self.role, self.owes) = (role, role != Role::Told);
     }
 
-    /// Shows these counts, of records sent and delivered, where nothing waits on this rank, and
-    /// looks at all, unless it has looked since it showed them. This rank shows what it has as
-    /// `own`, and was told of the end of census `ended`; `all` show something, unless somebody is
-    /// missing.
+    /// Shows these counts, where nothing waits on this rank, and looks at all, unless it has looked
+    /// since it showed them. This rank shows what it has as `own`, and was told of the end of census
+    /// `ended`; `all` show something, unless somebody is missing; where there are other nodes,
+    /// `speaker` says which count of theirs has begun here.
     pub fn poll<'a, W: Word + 'a, O: Orderings>(
         &mut self,
-        counts: Option<(u64, u64)>,
+        counts: Option<Counts>,
         own: Shown<'_, W>,
         ended: u64,
         all: Option<impl Iterator<Item = Shown<'a, W>> + Clone>,
+        speaker: Option<&W>,
     ) -> Found {
         if self.has_ended(ended) {
-            self.rest();
+            self.rest::<_, O>(speaker);
             return Found::Heard;
         }
         let Some(counts) = counts else {
             if self.is_shown() {
-                self.hide::<_, O>(own); // so that others see for whom they wait
+                self.hide::<_, O>(own, speaker); // so that others see for whom they wait
             }
             return Found::Nothing;
         };
@@ -111,26 +144,55 @@ impl Part {
             return Found::Nothing;
         };
         self.looked = true;
-        match together::<W, O>(all, self.come.censuses) {
-            Some((sent, delivered)) => Found::All(sent, delivered),
-            None => Found::Nothing,
+        let mut found = together::<W, O>(all.clone(), self.come.censuses);
+        if let (Some(_), Role::Speaks, true, Some(word)) = (found, self.role, self.owes, speaker) {
+            begin_count::<W, O>(word, self.counted + 1);
+            found = together::<W, O>(all, self.come.censuses);
+        }
+        found.map_or(Found::Nothing, Found::All)
+    }
+
+    /// It waits no more; `speaker` as above.
+    pub fn rest<W: Word, O: Orderings>(&mut self, speaker: Option<&W>) {
+        (self.waits, self.counts, self.owes) = (false, None, false);
+        self.colour_anew::<W, O>(speaker);
+    }
+
+    /// What this rank sends from now on has the colour that goes with the last count.
+    fn colour_anew<W: Word, O: Orderings>(&mut self, speaker: Option<&W>) {
+        if let Some(word) = speaker.filter(|_| self.role != Role::Speaks) {
+            self.counted = counted::<W, O>(word);
         }
     }
 
-    /// It waits no more.
-    pub fn rest(&mut self) {
-        (self.waits, self.counts, self.owes) = (false, None, false);
+    /// The colour of what this rank sends.
+    #[inline]
+    pub fn colour(&self) -> usize {
+        (self.counted % COLOURS as u64) as usize
     }
 
     /// What this rank adds to the count of all nodes, where that waits for it, after a look that
     /// has found this.
-    pub fn owed(&mut self, found: Found) -> Option<(u64, u64)> {
-        let sums = match (self.role, found) {
-            (Role::Speaks, Found::All(sent, delivered)) => (sent, delivered),
-            (Role::Passes, _) => (0, 0),
+    pub fn owed(&mut self, found: Found) -> Option<Share> {
+        if !self.owes {
+            return None;
+        }
+        let share = match (self.role, found) {
+            (Role::Speaks, Found::All(counts)) => {
+                self.counted += 1;
+                let colour = self.colour();
+                let before = std::mem::replace(&mut self.heard, counts.heard);
+                Share {
+                    sent: counts.sent,
+                    delivered: counts.delivered,
+                    ahead: u64::from(before[colour] != counts.heard[colour]),
+                }
+            }
+            (Role::Passes, _) => Share::default(),
             _ => return None,
         };
-        std::mem::take(&mut self.owes).then_some(sums)
+        self.owes = false;
+        Some(share)
     }
 
     /// The count of all nodes begins again.
@@ -150,10 +212,11 @@ impl Part {
         self.counts.is_some()
     }
 
-    /// It is about to send, or has something to handle.
-    pub fn hide<W: Word, O: Orderings>(&mut self, own: Shown<'_, W>) {
+    /// It is about to send, or has something to handle; `speaker` as above.
+    pub fn hide<W: Word, O: Orderings>(&mut self, own: Shown<'_, W>, speaker: Option<&W>) {
         self.counts = None;
         own.hide::<O>();
+        self.colour_anew::<W, O>(speaker);
     }
 }
 
@@ -193,6 +256,30 @@ impl Census {
     /// How far this rank has come.
     pub fn come(&self) -> Come {
         self.part.come
+    }
+
+    /// All of its part, for when it leaves and joins again.
+    pub fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// It joins again, with the part that it had.
+    pub fn join_again(&mut self, part: Part, segments: &[Option<Arc<Segment>>]) {
+        let come = part.come;
+        let count = part.counted;
+        self.part = part;
+        self.set_come(come, segments);
+        if self.speaker == Some(self.me)
+            && let Some(line) = &self.lines[self.me]
+        {
+            begin_count::<_, Shipped>(line.counted(), count);
+        }
+    }
+
+    /// The colour of what this rank sends.
+    #[inline]
+    pub fn colour(&self) -> usize {
+        self.part.colour()
     }
 
     /// It has come so far, as it says from now on.
@@ -239,11 +326,11 @@ impl Census {
         self.set_come(self.part.come, segments);
     }
 
-    /// Looks how the fence stands that was begun last. `counts` are of records that this rank has
-    /// sent and delivered, where nothing waits on it. `bells`, by place, wake those who sleep.
+    /// Looks how the fence stands that was begun last. `counts` are those of this rank, where
+    /// nothing waits on it. `bells`, by place, wake those who sleep.
     pub fn look(
         &mut self,
-        counts: Option<(u64, u64)>,
+        counts: Option<Counts>,
         segments: &[Option<Arc<Segment>>],
         bells: &[Option<Arc<Bell>>],
     ) -> Found {
@@ -251,12 +338,14 @@ impl Census {
         let Some(own) = &self.lines[self.me] else {
             return Found::Nothing;
         };
-        let all = has_all.then(|| self.lines.iter().flatten().map(CensusLine::shown));
-        let (own, ended) = (own.shown(), own.ended());
-        let found = self
-            .part
-            .poll::<MappedU64, Shipped>(counts, own, ended, all);
-        if let (Found::All(..), Some(speaker)) = (found, self.speaker)
+        let has_others = self.speaker.is_some();
+        let shown = |line| shown(line, has_others);
+        let all = has_all.then(|| self.lines.iter().flatten().map(shown));
+        let (own, ended) = (shown(own), own.ended());
+        let speaker = speaker(&self.lines, self.speaker);
+        let part = &mut self.part;
+        let found = part.poll::<MappedU64, Shipped>(counts, own, ended, all, speaker);
+        if let (Found::All(_), Some(speaker)) = (found, self.speaker)
             && speaker != self.me
         {
             bells[speaker].iter().for_each(|bell| bell.ring());
@@ -270,12 +359,12 @@ impl Census {
         match found {
             Found::Nothing => false,
             Found::Heard => true,
-            Found::All(sent, delivered) => self.speaker.is_none() && sent == delivered,
+            Found::All(counts) => self.speaker.is_none() && counts.sent == counts.delivered,
         }
     }
 
     /// See [`Part::owed`].
-    pub fn owed(&mut self, found: Found) -> Option<(u64, u64)> {
+    pub fn owed(&mut self, found: Found) -> Option<Share> {
         self.part.owed(found)
     }
 
@@ -293,7 +382,12 @@ impl Census {
             let others = others.filter(|(place, _)| *place != self.me);
             others.for_each(|(_, bell)| bell.iter().for_each(|bell| bell.ring()));
         }
-        self.part.rest();
+        self.rest();
+    }
+
+    fn rest(&mut self) {
+        let speaker = speaker(&self.lines, self.speaker);
+        self.part.rest::<_, Shipped>(speaker);
     }
 
     /// Whether the fence that this rank waits for has come further, so that it is to look: it is
@@ -316,7 +410,7 @@ impl Census {
     #[cold]
     fn is_ripe(&self) -> bool {
         let has_all = self.lines.iter().all(Option::is_some);
-        let all = self.lines.iter().flatten().map(CensusLine::shown);
+        let all = self.lines.iter().flatten().map(CensusLine::shown_to_nodes);
         has_all && together::<_, Shipped>(all, self.part.come.censuses).is_some()
     }
 
@@ -325,7 +419,7 @@ impl Census {
         if self.is_shown() {
             self.hide();
         }
-        self.part.rest();
+        self.rest();
     }
 
     /// See [`Part::is_shown`].
@@ -338,7 +432,8 @@ impl Census {
     #[cold]
     pub fn hide(&mut self) {
         if let Some(own) = &self.lines[self.me] {
-            self.part.hide::<_, Shipped>(own.shown());
+            let speaker = speaker(&self.lines, self.speaker);
+            self.part.hide::<_, Shipped>(own.shown(), speaker);
         }
     }
 
@@ -382,6 +477,19 @@ impl Census {
     }
 }
 
+/// What a rank shows, to other nodes too where there are any.
+fn shown(line: &CensusLine, has_others: bool) -> Shown<'_, MappedU64> {
+    match has_others {
+        true => line.shown_to_nodes(),
+        false => line.shown(),
+    }
+}
+
+/// What the rank that speaks for the node says of counts of all nodes.
+fn speaker(lines: &[Option<CensusLine>], speaker: Option<usize>) -> Option<&MappedU64> {
+    Some(lines.get(speaker?)?.as_ref()?.counted())
+}
+
 #[cfg(test)]
 mod tests {
     use trihop_transport::ring::{Doorbell, Inbox};
@@ -394,6 +502,14 @@ mod tests {
         segments: Vec<Option<Arc<Segment>>>,
         doorbells: Vec<Doorbell>,
         ranks: Vec<Census>,
+    }
+
+    fn has((sent, delivered): (u64, u64)) -> Counts {
+        Counts {
+            sent,
+            delivered,
+            ..Counts::default()
+        }
     }
 
     impl Node {
@@ -426,6 +542,7 @@ mod tests {
         }
 
         fn is_over(&mut self, rank: usize, counts: (u64, u64)) -> bool {
+            let counts = has(counts);
             let bells: Vec<_> = self.doorbells.iter().map(|of| Some(of.bell())).collect();
             let census = &mut self.ranks[rank];
             let found = census.look(Some(counts), &self.segments, &bells);
@@ -466,8 +583,13 @@ mod tests {
     fn who_speaks_for_a_node_adds_what_all_have_together() {
         let mut node = Node::spoken_for(3, Some(1));
         let bells: Vec<_> = node.doorbells.iter().map(|of| Some(of.bell())).collect();
-        let look = |node: &mut Node, rank: usize, counts| {
-            node.ranks[rank].look(counts, &node.segments, &bells)
+        let look = |node: &mut Node, rank: usize, counts: Option<(u64, u64)>| {
+            node.ranks[rank].look(counts.map(has), &node.segments, &bells)
+        };
+        let share = |sent, delivered| Share {
+            sent,
+            delivered,
+            ahead: 0,
         };
         for rank in 0..3 {
             node.ranks[rank].begin(rank != 0, &node.segments);
@@ -478,14 +600,14 @@ mod tests {
         node.doorbells[1].announce_sleep();
         assert!(!node.ranks[1].has_news());
         let found = look(&mut node, 2, Some((1, 0)));
-        assert_eq!(found, Found::All(6, 3));
+        assert_eq!(found, Found::All(has((6, 3))));
         assert!(!node.ranks[2].is_over(found));
-        assert_eq!(node.ranks[2].owed(found), Some((0, 0)));
+        assert_eq!(node.ranks[2].owed(found), Some(share(0, 0)));
         assert_eq!(node.ranks[2].owed(found), None, "once");
         assert!(!node.doorbells[1].is_asleep(), "it was woken");
         assert!(node.ranks[1].has_news());
         let found = look(&mut node, 1, Some((5, 1)));
-        assert_eq!(node.ranks[1].owed(found), Some((6, 3)));
+        assert_eq!(node.ranks[1].owed(found), Some(share(6, 3)));
         assert!(!node.ranks[1].has_news(), "it was said");
         // It is counted again while a rank has something to handle.
         assert_eq!(look(&mut node, 0, None), Found::Nothing);
@@ -493,10 +615,10 @@ mod tests {
         assert!(!node.ranks[1].has_news());
         let found = look(&mut node, 1, Some((5, 1)));
         assert_eq!(node.ranks[1].owed(found), None);
-        assert_eq!(look(&mut node, 0, Some((0, 4))), Found::All(6, 5));
+        assert_eq!(look(&mut node, 0, Some((0, 4))), Found::All(has((6, 5))));
         assert!(node.ranks[1].has_news());
         let found = look(&mut node, 1, Some((5, 1)));
-        assert_eq!(node.ranks[1].owed(found), Some((6, 5)));
+        assert_eq!(node.ranks[1].owed(found), Some(share(6, 5)));
         // It is over: the speaker says so to who is in no count.
         assert!(!node.ranks[0].has_news());
         node.ranks[1].end(found, &bells);
@@ -504,6 +626,56 @@ mod tests {
         assert_eq!(look(&mut node, 0, Some((0, 4))), Found::Heard);
         node.ranks[2].end(Found::Nothing, &bells);
         assert!(node.stands(2).is_empty() && node.stands(1).is_empty());
+        assert!(
+            node.ranks.iter().all(|rank| rank.colour() == 2),
+            "of two counts"
+        );
+    }
+
+    #[test]
+    fn what_is_sent_behind_a_count_has_its_colour_and_what_comes_of_that_is_told() {
+        let mut node = Node::spoken_for(2, Some(0));
+        let bells = [None, None];
+        for rank in 0..2 {
+            node.ranks[rank].begin(rank == 0, &node.segments);
+        }
+        let mut all = [Counts::default(); 2];
+        let count = |node: &mut Node, all: [Counts; 2]| {
+            for rank in [1, 0] {
+                let found = node.ranks[rank].look(Some(all[rank]), &node.segments, &bells);
+                if rank == 0 {
+                    return node.ranks[0].owed(found).map(|share| share.ahead);
+                }
+            }
+            None
+        };
+        assert_eq!(count(&mut node, all), Some(0));
+        // The other rank has shown its counts, and sends.
+        assert_eq!([0, 1].map(|rank| node.ranks[rank].colour()), [1, 0]);
+        node.ranks[1].hide();
+        assert_eq!(node.ranks[1].colour(), 1);
+        // What another node sends behind a count that is to come here.
+        node.ranks[0].count_again();
+        all[1].delivered += 1;
+        all[1].heard[2] += 1;
+        assert_eq!(count(&mut node, all), Some(1));
+        node.ranks[0].count_again();
+        assert_eq!(
+            count(&mut node, all),
+            Some(0),
+            "it was sent before the next"
+        );
+        // Who joins again goes on from there, in an inbox that says nothing yet.
+        let part = node.ranks[0].part().clone();
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes()).unwrap();
+        let _inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        node.segments[0] = Some(segment);
+        node.ranks[0] = Census::new(2, 0, layout, Some(0));
+        node.ranks[0].join_again(part, &node.segments);
+        node.ranks[1].forget(0);
+        node.ranks[1].look(None, &node.segments, &bells);
+        assert_eq!([0, 1].map(|rank| node.ranks[rank].colour()), [3, 3]);
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Fence {
         collectives: &mut Collectives,
     ) -> bool {
         let is_quiet = state.is_quiet(out);
-        let counts = is_quiet.then(|| (out.sent, state.delivered()));
+        let counts = is_quiet.then(|| state.counts(out));
         loop {
             let found = out.queues.look_at_census(counts);
             let Some(census) = out.queues.census_mut() else {
@@ -177,8 +177,8 @@ impl Fence {
             let is_over = match self.round {
                 None => census.is_over(found),
                 Some(ticket) => {
-                    if let Some(sums) = census.owed(found) {
-                        collectives.count(ticket, sums);
+                    if let Some(share) = census.owed(found) {
+                        collectives.count(ticket, share);
                         self.rounds += 1;
                     }
                     let is_over = collectives.counted(ticket);

@@ -20,7 +20,7 @@ pub enum End {
     Round,
     /// Handlers send too, on and on: it is over when nothing is on its way any more. That is
     /// counted: on each node by what ranks show each other in shared memory, and between nodes
-    /// along a tree over them, until two counts agree.
+    /// along a tree over them.
     Fence,
     /// As a fence, once contributors have said that they are [done](crate::Stream::done): until
     /// then the program sends on.

@@ -13,11 +13,11 @@ pub use batch::{
 };
 pub use run::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
-    RecordHeader, Records, Run, RunHeader, run_flags,
+    RecordHeader, Records, Run, RunHeader, paint, run_flags,
 };
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 
 /// Feature number of what ranks and their agent share beside the wire format: what they say to each
 /// other before a job and in it, the inboxes, doorbells and boards that they hand each other, and

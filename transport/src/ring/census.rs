@@ -10,8 +10,12 @@
 //! before was delivered before, and nobody had a reason to send more. Somebody finds that out: who
 //! shows last, in the order of the fences, sees what all others show.
 //!
-//! Where a job has several nodes, the sums of one say nothing alone. They are what its ranks had at
-//! one time, with nothing waiting on any: nodes compare them as ranks would.
+//! Where a job has several nodes, the sums of one say nothing alone: all nodes count together, each
+//! what its ranks had at one time, and these times are different. So that they make a consistent cut,
+//! as Lai and Yang have it, records have a colour: that of the last count for which the sender's node
+//! was looked at. Each rank shows how much has come to it of each colour. If nothing of the colour of
+//! a count had come to any node that was looked at later, as much was delivered as sent only where
+//! all is done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +25,21 @@ use crate::memory::segment::Segment;
 use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::storage::{Orderings, Shipped};
 use crate::sync::{MappedU64, Ordering, Word, fence};
+
+/// Colours of what is sent, in turns. Counts of all nodes follow each other, and what was sent
+/// behind the next one may come early, so that two would have what is late look like that.
+pub const COLOURS: usize = 4;
+
+/// What a rank has of a stream, or all of a node together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// Records that were sent.
+    pub sent: u64,
+    /// Records that were delivered.
+    pub delivered: u64,
+    /// How much has come of each colour, in whatever unit.
+    pub heard: [u64; COLOURS],
+}
 
 /// What a rank shows, in words that it alone writes.
 #[derive(Debug, Clone, Copy)]
@@ -33,16 +52,20 @@ pub struct Shown<'a, W> {
     pub sent: &'a W,
     /// Records that it has delivered.
     pub delivered: &'a W,
+    /// What has come of each colour, where there are other nodes.
+    pub heard: Option<[&'a W; COLOURS]>,
 }
 
 impl<W: Word> Shown<'_, W> {
-    /// Owner: shows for a census how many records it has sent and delivered, under a number above
-    /// those before. It then looks at [all of them](together).
-    pub fn show<O: Orderings>(&self, number: u64, census: u64, (sent, delivered): (u64, u64)) {
+    /// Owner: shows these counts for a census, under a number above those before. It then looks at
+    /// [all of them](together).
+    pub fn show<O: Orderings>(&self, number: u64, census: u64, counts: Counts) {
         self.hide::<O>();
         self.census.store(census, Ordering::Relaxed);
-        self.sent.store(sent, Ordering::Relaxed);
-        self.delivered.store(delivered, Ordering::Relaxed);
+        self.sent.store(counts.sent, Ordering::Relaxed);
+        self.delivered.store(counts.delivered, Ordering::Relaxed);
+        let heard = self.heard.iter().flatten().zip(counts.heard);
+        heard.for_each(|(word, heard)| word.store(heard, Ordering::Relaxed));
         // Pairs with `CENSUS_LOAD`: who sees the number sees the counts, and what came before.
         self.number.store(number, O::CENSUS_STORE);
         // Pairs with itself: of two who show, one at least sees what the other does.
@@ -66,17 +89,18 @@ impl<W: Word> Shown<'_, W> {
     }
 }
 
-/// How many records all together have sent and delivered, where all show counts of a census at
-/// once. All is done where these are the same, and nobody else sends to any of them.
+/// What all have together, where all show counts of a census at once. All is done where as many
+/// records were delivered as sent, and nobody else sends to any of them.
 pub fn together<'a, W, O>(
     all: impl Iterator<Item = Shown<'a, W>> + Clone,
     census: u64,
-) -> Option<(u64, u64)>
+) -> Option<Counts>
 where
     W: Word + 'a,
     O: Orderings,
 {
-    let (mut numbers, mut sent, mut delivered) = (0_u64, 0_u64, 0_u64);
+    let (mut numbers, mut counts) = (0_u64, Counts::default());
+    let add = |sum: &mut u64, word: &W| *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
     for of in all.clone() {
         // Pairs with `CENSUS_STORE`.
         let number = of.number.load(O::CENSUS_LOAD);
@@ -84,8 +108,10 @@ where
             return None;
         }
         numbers = numbers.wrapping_add(number);
-        sent = sent.wrapping_add(of.sent.load(Ordering::Relaxed));
-        delivered = delivered.wrapping_add(of.delivered.load(Ordering::Relaxed));
+        add(&mut counts.sent, of.sent);
+        add(&mut counts.delivered, of.delivered);
+        let heard = counts.heard.iter_mut().zip(of.heard.into_iter().flatten());
+        heard.for_each(|(sum, word)| add(sum, word));
     }
     // Pairs with `CENSUS_HIDE_FENCE`.
     fence(O::CENSUS_CHECK_FENCE);
@@ -97,7 +123,24 @@ where
         }
         numbers = numbers.wrapping_sub(number);
     }
-    (numbers == 0).then_some((sent, delivered))
+    (numbers == 0).then_some(counts)
+}
+
+/// Says to the ranks of a node, before [all of them](together) are looked at for a count of all
+/// nodes, which one that is: what they send behind what is seen there has its colour.
+pub fn begin_count<W: Word, O: Orderings>(counted: &W, count: u64) {
+    counted.store(count, Ordering::Relaxed);
+    // Pairs with itself in `counted`: what a rank hides later, and is not seen to hide, it sends with
+    // the new colour.
+    fence(O::CENSUS_COUNT_FENCE);
+}
+
+/// Owner: the last count of all nodes for which its node was looked at, or is about to be; to be
+/// asked once it [shows nothing](Shown::hide) any more, and before it sends.
+pub fn counted<W: Word, O: Orderings>(counted: &W) -> u64 {
+    // Pairs with itself in `begin_count`.
+    fence(O::CENSUS_COUNT_FENCE);
+    counted.load(Ordering::Relaxed)
 }
 
 /// Says to a rank that a census is over, in a word that this one alone reads.
@@ -172,7 +215,22 @@ impl CensusLine {
             census,
             sent,
             delivered,
+            heard: None,
         }
+    }
+
+    /// The same, where there are other nodes.
+    #[inline]
+    pub fn shown_to_nodes(&self) -> Shown<'_, MappedU64> {
+        Shown {
+            heard: Some(self.0.census_heard()),
+            ..self.shown()
+        }
+    }
+
+    /// The last count of all nodes that its rank has begun, which speaks for the node.
+    pub fn counted(&self) -> &MappedU64 {
+        self.0.census_counted()
     }
 
     /// How far its rank has come.

@@ -277,6 +277,16 @@ impl MappedInbox {
         [24, 32, 40, 48, 56, 64].map(|offset| self.word(offset))
     }
 
+    /// What has come to the owner of each colour, as it shows that in a census.
+    pub(crate) fn census_heard(&self) -> [&MappedU64; 4] {
+        [72, 80, 88, 96].map(|offset| self.word(offset))
+    }
+
+    /// The last count of all nodes that the owner has begun.
+    pub(crate) fn census_counted(&self) -> &MappedU64 {
+        self.word(104)
+    }
+
     /// The last census of which the owner was told that it is over.
     #[inline]
     pub(crate) fn census_over(&self) -> &MappedU64 {

@@ -2,24 +2,23 @@
 //! has a [census](trihop_transport::ring::census), and one rank speaks for it.
 //!
 //! What a node's ranks have sent and delivered together goes up the tree, once nothing waits on any
-//! of them, and the top says whether it is counted again. It is over where two counts in a row are
-//! the same, and as many records delivered as sent: between the two nothing was sent or delivered
-//! anywhere. Only ranks through which other nodes speak hear of that: a node's others are told in
-//! shared memory.
+//! of them, and the top says whether it is counted again: it is, unless as many records were
+//! delivered as sent, and nothing had come to a node before it was counted that was sent behind
+//! that. Only ranks through which other nodes speak hear of that: a node's others are told in shared
+//! memory.
 
 use super::{Collectives, DOWN, Operation, Ticket, message};
 use crate::error::{Error, Result};
+use crate::queue::census::Share;
 use trihop_transport::topology::Rank;
 
 /// A count of all nodes on a rank that is in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    /// What has come together, of records sent and delivered.
-    sums: (u64, u64),
+    /// What has come together.
+    sums: Share,
     /// This rank has added its own.
     has_added: bool,
-    /// At the top, what the count before has come to.
-    last: Option<(u64, u64)>,
     /// What the top has said: whether the fence is over.
     said: Option<bool>,
 }
@@ -43,11 +42,11 @@ impl Collectives {
         }
     }
 
-    /// Adds what this rank's node has sent and delivered, or nothing where another speaks for it;
-    /// once at first, and once each time that it is to be counted again.
-    pub fn count(&mut self, ticket: Ticket, sums: (u64, u64)) {
+    /// Adds what this rank's node has, or nothing where another speaks for it; once at first, and
+    /// once each time that it is to be counted again.
+    pub fn count(&mut self, ticket: Ticket, share: Share) {
         if let Ok(count) = self.count_of(ticket, Rank(self.rank)) {
-            add(&mut count.sums, sums);
+            count.sums.add(share);
             count.has_added = true;
             self.pass_on(ticket);
         }
@@ -69,15 +68,20 @@ impl Collectives {
         ticket: Ticket,
         data: &[u8],
     ) -> Result<()> {
-        let ([sent, delivered], []) = data.as_chunks::<8>() else {
+        let ([sent, delivered, ahead], []) = data.as_chunks::<8>() else {
             let why = format!("a count of {} bytes", data.len());
             return Err(Error::bad_peer(source.0, why));
         };
         if !self.far.contains(&source) {
             return Err(Error::bad_peer(source.0, "a count, not of other nodes"));
         }
-        let sums = (u64::from_le_bytes(*sent), u64::from_le_bytes(*delivered));
-        add(&mut self.count_of(ticket, source)?.sums, sums);
+        let [sent, delivered, ahead] = [sent, delivered, ahead].map(|of| u64::from_le_bytes(*of));
+        let share = Share {
+            sent,
+            delivered,
+            ahead,
+        };
+        self.count_of(ticket, source)?.sums.add(share);
         self.entry(ticket).heard.push(source);
         self.pass_on(ticket);
         Ok(())
@@ -132,14 +136,12 @@ impl Collectives {
         match parent {
             Some(target) => {
                 entry.up_sent = true;
-                let data = [sums.0.to_le_bytes(), sums.1.to_le_bytes()].concat();
+                let data = [sums.sent, sums.delivered, sums.ahead];
+                let data = data.map(u64::to_le_bytes).concat();
                 let up = message(target, Operation::Count.code(), ticket, &data);
                 self.outgoing.push_back(up);
             }
-            None => {
-                let is_same = count.last.replace(sums) == Some(sums);
-                self.say(ticket, is_same && sums.0 == sums.1);
-            }
+            None => self.say(ticket, sums.is_all()),
         }
     }
 
@@ -154,11 +156,6 @@ impl Collectives {
             count.said = Some(is_over);
         }
     }
-}
-
-fn add(sums: &mut (u64, u64), more: (u64, u64)) {
-    sums.0 = sums.0.wrapping_add(more.0);
-    sums.1 = sums.1.wrapping_add(more.1);
 }
 
 #[cfg(test)]
@@ -179,12 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_two_counts_are_the_same_and_all_is_delivered() {
+    fn it_is_over_when_all_is_delivered_and_nothing_came_too_early() {
         let [mut above, mut below] = two();
         let tickets = [&mut above, &mut below].map(|of| of.begin_count(7).unwrap());
-        let mut count = |own: (u64, u64), other: (u64, u64)| {
-            above.count(tickets[0], own);
-            below.count(tickets[1], other);
+        let mut count = |own: [u64; 3], other: [u64; 3]| {
+            let share = |[sent, delivered, ahead]: [u64; 3]| Share {
+                sent,
+                delivered,
+                ahead,
+            };
+            above.count(tickets[0], share(own));
+            below.count(tickets[1], share(other));
             let (kind, bytes) = sent(&mut below);
             above.receive(Rank(1), kind, &bytes).unwrap();
             let (kind, bytes) = sent(&mut above);
@@ -193,11 +195,14 @@ mod tests {
             assert_eq!(said[0], said[1]);
             said[0].unwrap()
         };
-        assert!(!count((3, 0), (0, 2)), "one is on its way");
-        assert!(!count((3, 0), (0, 2)), "still");
-        assert!(!count((3, 0), (0, 3)), "as many, but another count before");
-        assert!(!count((4, 0), (0, 4)), "more was sent in between");
-        assert!(count((4, 0), (0, 4)));
+        assert!(!count([3, 0, 0], [0, 2, 0]), "one is on its way");
+        assert!(!count([3, 0, 0], [0, 2, 0]), "still");
+        assert!(
+            !count([3, 0, 1], [1, 4, 0]),
+            "as many, of which one came early"
+        );
+        assert!(!count([3, 0, 0], [1, 4, 1]));
+        assert!(count([4, 1, 0], [1, 4, 0]));
         assert!(above.pending.is_empty() && below.pending.is_empty());
     }
 
@@ -213,7 +218,7 @@ mod tests {
         for is_first in [true, false] {
             let [mut above, mut below] = two();
             let ticket = below.begin_count(7).unwrap();
-            below.count(ticket, (0, 0));
+            below.count(ticket, Share::default());
             let (kind, bytes) = sent(&mut below);
             let told = match is_first {
                 true => {
@@ -238,7 +243,7 @@ mod tests {
         };
         let [mut above, mut below] = two();
         let ticket = below.begin_count(7).unwrap();
-        below.count(ticket, (1, 1));
+        below.count(ticket, Share::default());
         let (kind, bytes) = sent(&mut below);
         bad(&mut above, 1, kind, &bytes[..bytes.len() - 1]);
         bad(&mut above, 5, kind, &bytes);

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use trihop_transport::ring::Shipped;
-use trihop_transport::ring::census::Shown;
+use trihop_transport::ring::census::{COLOURS, Counts, Shown};
 use trihop_transport::sync::{Ordering, Word};
 
 use super::{RANKS, World as Explored, explore};
@@ -57,6 +57,9 @@ pub(super) struct Line {
     census: Plain,
     sent: Plain,
     delivered: Plain,
+    heard: [Plain; COLOURS],
+    /// The count of all nodes that its rank has begun.
+    pub counted: Plain,
     pub over: u64,
 }
 
@@ -67,6 +70,15 @@ impl Line {
             census: &self.census,
             sent: &self.sent,
             delivered: &self.delivered,
+            heard: None,
+        }
+    }
+
+    /// As other nodes have it.
+    pub fn shown_to_nodes(&self) -> Shown<'_, Plain> {
+        Shown {
+            heard: Some(self.heard.each_ref()),
+            ..self.shown()
         }
     }
 }
@@ -133,7 +145,9 @@ impl World {
     fn send(&mut self, from: usize, to: usize, message: Message) {
         let member = &mut self.members[from];
         if self.hides && member.part.is_shown() {
-            member.part.hide::<_, Shipped>(self.lines[from].shown());
+            member
+                .part
+                .hide::<_, Shipped>(self.lines[from].shown(), None);
         }
         member.sent += 1;
         self.messages[from * RANKS + to].push_back(message);
@@ -147,14 +161,19 @@ impl World {
             member.is_in_fence = true;
         }
         let is_quiet = member.arrived.is_empty();
-        let counts = is_quiet.then_some((member.sent, member.delivered));
+        let counts = is_quiet.then_some(Counts {
+            sent: member.sent,
+            delivered: member.delivered,
+            ..Counts::default()
+        });
         let own = &self.lines[rank];
         let all = self.lines.iter().map(Line::shown);
-        let found = (member.part).poll::<_, Shipped>(counts, own.shown(), own.over, Some(all));
+        let found =
+            (member.part).poll::<_, Shipped>(counts, own.shown(), own.over, Some(all), None);
         let fence = member.part.come.censuses;
-        let is_end = matches!(found, Found::All(sent, delivered) if sent == delivered);
+        let is_end = matches!(found, Found::All(all) if all.sent == all.delivered);
         if is_end {
-            member.part.rest();
+            member.part.rest::<Plain, Shipped>(None);
             self.lines.iter_mut().for_each(|line| line.over = fence);
         }
         member.is_in_fence = !is_end && found != Found::Heard;

@@ -1,6 +1,7 @@
 //! Runs: records of one source for one final rank under one header, whole or a fragment of a long
 //! record.
 
+use crate::ring::census::COLOURS;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -32,7 +33,11 @@ pub mod run_flags {
     pub const CUT: u16 = 32;
     /// Those of fragments.
     pub const FRAGMENT: u16 = FIRST | MORE | LAST | CUT;
+    /// Beside the flags, the colour of what its source sends: see [`crate::ring::census`].
+    pub const COLOUR: u16 = 3 << 14;
 }
+
+const _: () = assert!(run_flags::COLOUR >> 14 == COLOURS as u16 - 1);
 
 /// Header of a run, 16 bytes: records of one source for one final rank. The first word is the
 /// ring's frame length.
@@ -78,6 +83,19 @@ impl RunHeader {
         };
         target[..RUN_HEADER_BYTES].copy_from_slice(raw.as_bytes());
     }
+}
+
+/// Where the colour stands in a run's header: in the upper bits of the last byte of its flags.
+const COLOUR_BYTE: usize = RUN_HEADER_BYTES - 1;
+const COLOUR_SHIFT: u32 = 6;
+
+/// Gives a run that was written a colour.
+///
+/// # Panics
+/// When `frame` is shorter than a run's header.
+pub fn paint(frame: &mut [u8], colour: usize) {
+    debug_assert!(colour < COLOURS);
+    frame[COLOUR_BYTE] |= (colour as u8) << COLOUR_SHIFT;
 }
 
 /// A run in place: its checked header, its payload, and the whole frame for relays.
@@ -187,7 +205,7 @@ impl<'a> Run<'a> {
             target: raw.target.get(),
             source: raw.source.get(),
             count: raw.count.get(),
-            flags: raw.flags.get(),
+            flags: raw.flags.get() & !run_flags::COLOUR,
         };
         if !matches!(
             header.flags,
@@ -233,6 +251,11 @@ impl<'a> Run<'a> {
             },
             rest,
         ))
+    }
+
+    /// The colour of the run.
+    pub fn colour(&self) -> usize {
+        usize::from(self.frame[COLOUR_BYTE] >> COLOUR_SHIFT)
     }
 
     /// Whether the run is a piece of a record that is longer than a frame.
@@ -383,6 +406,16 @@ mod tests {
                 }
                 Err(_) => prop_assert!(target >= 3 || source >= 3 || !(whole || fragment || broadcast)),
             }
+        }
+
+        #[test]
+        fn a_run_of_any_colour_is_the_same_run(colour in 0..COLOURS, target in 0u32..4, count in 1u16..4) {
+            let mut frame = [0u8; RUN_HEADER_BYTES + 24];
+            let header = RunHeader { target, source: 3, count, flags: 0 };
+            header.write(frame.len(), &mut frame);
+            paint(&mut frame, colour);
+            let (run, rest) = Run::split(&frame, 4).unwrap();
+            prop_assert_eq!((run.header, run.colour(), rest.len()), (header, colour, 0));
         }
 
         #[test]
