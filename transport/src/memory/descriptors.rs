@@ -29,6 +29,9 @@ pub const MAX_DESCRIPTORS: usize = 64;
 /// Connections that may wait for their message to come; further ones wait in the kernel.
 const MAX_WAITING: usize = 256;
 
+/// Where all these are taken, those that have said nothing for so long make room.
+const MOST_SILENCE: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
+
 /// How long [`DescriptorListener::send`] waits for the listener.
 pub const SEND_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -38,13 +41,21 @@ pub type Accepted = (Vec<u8>, Vec<OwnedFd>, u32);
 /// Bytes and descriptors of one message.
 type Message = (Vec<u8>, Vec<OwnedFd>);
 
+/// A connection of our user, whose message was not there when it was last looked for.
+#[derive(Debug)]
+struct Silent {
+    connection: OwnedFd,
+    pid: u32,
+    since: Instant,
+}
+
 /// A listening end, which takes messages from processes of our own user.
 #[derive(Debug)]
 pub struct DescriptorListener {
     socket: OwnedFd,
     name: String,
-    /// Connected, of our user, message not read yet.
-    waiting: RefCell<Vec<(OwnedFd, u32)>>,
+    /// The oldest first.
+    waiting: RefCell<Vec<Silent>>,
     refused: Cell<u64>,
     /// No descriptor was left for a connection when this listener last looked.
     is_short: Cell<bool>,
@@ -223,12 +234,16 @@ impl DescriptorListener {
             }
             let mut watched: Vec<_> = waiting
                 .iter()
-                .map(|(connection, _)| PollFd::new(connection, PollFlags::IN))
+                .map(|silent| PollFd::new(&silent.connection, PollFlags::IN))
                 .collect();
             if self.has_room(&waiting) {
                 watched.push(PollFd::new(&self.socket, PollFlags::IN));
             }
-            wait(&mut watched, deadline).map_err(|e| Error::system(what(), e))?;
+            let until = deadline.min(makes_room_at(&waiting).unwrap_or(deadline));
+            match wait(&mut watched, until) {
+                Err(Errno::TIMEDOUT) if until < deadline => {}
+                outcome => outcome.map_err(|e| Error::system(what(), e))?,
+            }
         }
     }
 
@@ -247,7 +262,8 @@ impl DescriptorListener {
     }
 
     /// Waits until somebody has connected or a message has come, for [`try_accept`], one of
-    /// `others` is readable, or the deadline has passed; whether one of the others is.
+    /// `others` is readable, or the deadline has passed, or somebody who says nothing makes room;
+    /// whether one of the others is.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -255,7 +271,8 @@ impl DescriptorListener {
     /// [`try_accept`]: Self::try_accept
     pub fn wait_with(&self, others: &[BorrowedFd<'_>], deadline: Instant) -> Result<bool> {
         let waiting = self.waiting.borrow();
-        let sent = waiting.iter().map(|(connection, _)| connection.as_fd());
+        let sent = waiting.iter().map(|silent| silent.connection.as_fd());
+        let deadline = deadline.min(makes_room_at(&waiting).unwrap_or(deadline));
         let socket = self.has_room(&waiting).then(|| self.socket.as_fd());
         let own = sent.chain(socket);
         let watched: Vec<_> = others.iter().copied().chain(own).collect();
@@ -281,7 +298,8 @@ impl DescriptorListener {
         self.socket.as_fd()
     }
 
-    /// Connections and messages that were dropped: strangers, no message, too long a message.
+    /// Connections and messages that were dropped: strangers, no message, too long a message, and
+    /// those that said nothing where others had no room.
     pub fn refused(&self) -> u64 {
         self.refused.get()
     }
@@ -292,11 +310,11 @@ impl DescriptorListener {
     }
 
     /// Whether another connection may come in.
-    fn has_room(&self, waiting: &[(OwnedFd, u32)]) -> bool {
+    fn has_room(&self, waiting: &[Silent]) -> bool {
         waiting.len() < MAX_WAITING && !self.is_short.get()
     }
 
-    fn accept_connections(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<(), Errno> {
+    fn accept_connections(&self, waiting: &mut Vec<Silent>) -> Result<(), Errno> {
         self.is_short.set(false);
         while waiting.len() < MAX_WAITING {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -315,7 +333,11 @@ impl DescriptorListener {
             };
             match credentials(connection.as_fd()) {
                 Ok(peer) if peer.uid == rustix::process::geteuid().as_raw() => {
-                    waiting.push((connection, peer.pid.try_into().unwrap_or(0)));
+                    waiting.push(Silent {
+                        connection,
+                        pid: peer.pid.try_into().unwrap_or(0),
+                        since: Instant::now(),
+                    });
                 }
                 _ => self.refuse(),
             }
@@ -323,19 +345,27 @@ impl DescriptorListener {
         Ok(())
     }
 
-    fn take_message(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<Option<Accepted>, Errno> {
+    fn take_message(&self, waiting: &mut Vec<Silent>) -> Result<Option<Accepted>, Errno> {
         let taken = self.take_first(waiting);
         self.reserve.refill(&self.socket);
+        // All that are left were silent just now.
+        if matches!(taken, Ok(None)) {
+            let now = Instant::now();
+            while makes_room_at(waiting).is_some_and(|at| at <= now) {
+                waiting.remove(0);
+                self.refuse();
+            }
+        }
         taken
     }
 
-    fn take_first(&self, waiting: &mut Vec<(OwnedFd, u32)>) -> Result<Option<Accepted>, Errno> {
+    fn take_first(&self, waiting: &mut Vec<Silent>) -> Result<Option<Accepted>, Errno> {
         let mut index = 0;
         while index < waiting.len() {
-            match receive(waiting[index].0.as_fd()) {
+            match receive(waiting[index].connection.as_fd()) {
                 Err(Errno::AGAIN | Errno::INTR) => index += 1,
                 Ok(Some((message, fds))) => {
-                    let (_, pid) = waiting.remove(index);
+                    let Silent { pid, .. } = waiting.remove(index);
                     return Ok(Some((message, fds, pid)));
                 }
                 // The message is lost, and with it what its sender was to hand over.
@@ -356,11 +386,17 @@ impl DescriptorListener {
         self.refused.set(self.refused.get() + 1);
         if self.refused.get() == 1 {
             tracing::warn!(
-                "dropped a connection to @{}: another user, or not a message of ours",
+                "dropped a connection to @{}: another user, not a message of ours, or none at all",
                 self.name
             );
         }
     }
+}
+
+/// When one of those who say nothing makes room for others, where all places are taken.
+fn makes_room_at(waiting: &[Silent]) -> Option<Instant> {
+    let oldest = waiting.first().filter(|_| waiting.len() >= MAX_WAITING)?;
+    Some(oldest.since + MOST_SILENCE)
 }
 
 /// What is handed to a listener.

@@ -116,6 +116,34 @@ fn silent_and_broken_senders_disturb_nobody() {
 }
 
 #[test]
+fn the_silent_make_room_for_those_who_speak() {
+    let name = name("crowd");
+    let listener = DescriptorListener::listen(&name, 8).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..MAX_WAITING + 4 {
+        silent.push(connected(&name));
+        assert!(listener.try_accept().unwrap().is_none());
+    }
+    DescriptorListener::send(&name, b"good", &[]).unwrap();
+    assert_eq!(listener.accept(soon()).unwrap().0, b"good");
+    assert!(listener.refused() >= 5, "{}", listener.refused());
+    // As one who watches the listener beside other things.
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    while listener.waiting.borrow().len() < MAX_WAITING {
+        silent.push(connected(&name));
+        assert!(listener.try_accept().unwrap().is_none());
+    }
+    DescriptorListener::send(&name, b"again", &[]).unwrap();
+    let heard = loop {
+        assert!(!listener.wait_with(&[reader.as_fd()], soon()).unwrap());
+        if let Some(heard) = listener.try_accept().unwrap() {
+            break heard;
+        }
+    };
+    assert_eq!(heard.0, b"again");
+}
+
+#[test]
 fn messages_are_bounded() {
     let name = name("bounded");
     let listener = DescriptorListener::listen(&name, 8).unwrap();
