@@ -25,8 +25,10 @@ const PATIENCE: u32 = 3;
 /// Cheap yields that make up for a costly one.
 const CHEAP: u32 = 16;
 
-/// Time without a yield after too many costly ones.
-const WARY: Duration = Duration::from_millis(250);
+/// Time without a yield after too many costly ones; each next one, after yet another, is twice as
+/// long, up to the longest.
+const FIRST_WARY: Duration = Duration::from_millis(4);
+const MOST_WARY: Duration = Duration::from_millis(256);
 
 /// Whether the threads of a job yield.
 ///
@@ -41,13 +43,15 @@ pub(super) struct Yields {
     owed: u32,
     /// Cheap ones since that was last less.
     cheap: u32,
+    /// The time without a yield after the last costly one that was one too many.
+    wary: Duration,
 }
 
 impl Yields {
     /// Whether one may be costly at this time.
     fn are_dear(&self, now: Instant) -> bool {
         self.costly
-            .is_some_and(|then| now.duration_since(then) < WARY)
+            .is_some_and(|then| now.duration_since(then) < self.wary)
     }
 
     /// One began and ended at these times.
@@ -56,6 +60,9 @@ impl Yields {
             self.cheap += 1;
             if self.cheap == CHEAP {
                 (self.owed, self.cheap) = (self.owed.saturating_sub(1), 0);
+                if self.owed == 0 {
+                    self.wary = Duration::ZERO;
+                }
             }
             return;
         }
@@ -63,6 +70,7 @@ impl Yields {
         if self.owed == PATIENCE {
             // The next one is one too many again.
             (self.owed, self.costly) = (PATIENCE - 1, Some(ended));
+            self.wary = (2 * self.wary).clamp(FIRST_WARY, MOST_WARY);
         }
     }
 }
@@ -169,12 +177,23 @@ mod tests {
             (0..CHEAP).for_each(|_| yields.note(now, now));
             assert!(!yields.are_dear(now + COSTLY));
         }
-        // Once they were too many, one is.
+        // Once they were too many, one is, and for twice as long each time.
         (0..PATIENCE).for_each(|_| costly(&mut yields));
-        assert!(yields.are_dear(now + WARY) && !yields.are_dear(now + WARY + COSTLY));
-        let later = now + 2 * WARY;
-        yields.note(later, later + COSTLY);
-        assert!(yields.are_dear(later + COSTLY));
+        let (mut ended, mut wary) = (now + COSTLY, FIRST_WARY);
+        for _ in 0..10 {
+            let almost = wary - Duration::from_micros(1);
+            assert!(yields.are_dear(ended + almost) && !yields.are_dear(ended + wary));
+            let began = ended + wary;
+            ended = began + COSTLY;
+            yields.note(began, ended);
+            wary = (2 * wary).min(MOST_WARY);
+        }
+        // Where yields are cheap again, that is forgotten.
+        let cheap = CHEAP * PATIENCE;
+        (0..cheap).for_each(|_| yields.note(ended, ended));
+        (0..PATIENCE).for_each(|_| yields.note(ended, ended + COSTLY));
+        let again = ended + COSTLY + FIRST_WARY;
+        assert!(!yields.are_dear(again));
     }
 
     #[test]
