@@ -112,6 +112,7 @@ impl Shuffle<'_> {
     /// # Errors
     /// What a call has returned; of a barrier the library's.
     pub fn send(&self, targets: &[u32], message: &mut [u8]) -> Result<(), Error> {
+        assert!(message.len() >= 8, "no room for the number of a message");
         let mut waits = Waits {
             nexus: self.nexus,
             error: None,

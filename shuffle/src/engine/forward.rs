@@ -221,6 +221,7 @@ impl<H: Handlers> Forwarding<'_, H> {
 
     fn deliver(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
         self.heard[run.colour()] += 1;
+        self.out().queues.hide_census();
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
         let admitted = match &mut *self.sink {

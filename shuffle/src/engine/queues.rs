@@ -188,13 +188,11 @@ impl Queues {
     ) -> bool {
         self.is_stirred = true;
         let own = input == Input::APPLICATION;
-        let mut colour = 0;
-        if let Some(census) = &mut self.census {
-            if census.is_shown() {
-                census.hide();
-            }
-            colour = if own { census.colour() } else { 0 };
-        }
+        self.hide_census();
+        let colour = match &self.census {
+            Some(census) if own => census.colour(),
+            _ => 0,
+        };
         let write = |space: &mut [u8]| {
             write(space);
             if colour > 0 {
@@ -318,9 +316,24 @@ impl Queues {
     pub fn look_at_census(&mut self, counts: Option<Counts>) -> Found {
         let (segments, bells) = (self.lanes.segments(), self.members.bells());
         match &mut self.census {
-            Some(census) => census.look(counts, segments, bells),
+            Some(census) => census.look(counts, segments, bells, self.now_ns),
             None => Found::Nothing,
         }
+    }
+
+    /// A handler is about to be called: this rank has something to handle.
+    #[inline]
+    pub fn hide_census(&mut self) {
+        if let Some(census) = &mut self.census
+            && census.is_shown()
+        {
+            census.hide();
+        }
+    }
+
+    /// Whether a fence that this rank waits for waits for time.
+    pub fn is_census_paused(&self) -> bool {
+        self.census.as_ref().is_some_and(Census::is_paused)
     }
 
     /// The census of this node, unless this is a relay.
@@ -364,12 +377,16 @@ impl Queues {
         }
     }
 
-    /// So many collective calls of the stream, other than fences, have begun here.
-    pub fn has_called(&mut self, calls: u64) {
+    /// So many collective calls of the stream have begun here, with those fences that have a ticket
+    /// of a count of all nodes.
+    pub fn has_called(&mut self, begun: u64) {
+        let counts_fences = self.topology.nodes() > 1;
         if let Some(census) = &mut self.census {
+            let before = census.come();
+            let fences = if counts_fences { before.censuses } else { 0 };
             let come = Come {
-                calls,
-                ..census.come()
+                calls: begun.saturating_sub(fences),
+                ..before
             };
             census.set_come(come, self.lanes.segments());
         }

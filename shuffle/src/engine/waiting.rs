@@ -60,6 +60,7 @@ impl StreamState {
         // A provider that has refused a post does not announce room: the post is tried again.
         let waits = |queue: &RemoteQueue| queue.may_post() || queue.waits_for_slots();
         out.has_partial()
+            || out.queues.is_census_paused()
             || out.queues.remotes.iter_busy().any(waits)
             || links.is_some_and(|links| links.owes_news(&out.queues.remotes) || links.may_post())
     }

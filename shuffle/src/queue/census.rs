@@ -30,6 +30,13 @@ pub(crate) enum Stand {
 /// How often, at most, a rank that waits looks for others that have called something else.
 const LOOK_NS: u64 = 1_000_000;
 
+/// Counts of all nodes in a row in which a node had the same, after which it takes its time.
+const SAME_COUNTS: u32 = 8;
+
+/// As long as this, unless its ranks have something new: what is under way waits for a rank that is
+/// elsewhere, and nobody knows when that comes back.
+const PAUSE_NS: u64 = 1_000_000;
+
 /// How a rank hears of the end of a fence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -231,6 +238,12 @@ pub(crate) struct Census {
     me: usize,
     /// The place of the rank that speaks for the node, where there are others.
     speaker: Option<usize>,
+    /// For that one, what the node had at the last count of all nodes, and at how many in a row.
+    same: (Option<Counts>, u32),
+    /// It is to count again, at this time or once the node has something else.
+    paused_until_ns: Option<u64>,
+    /// The place of a rank that has called something else between its fences.
+    odd: Option<u32>,
     /// When it last looked for others that have called something else.
     looked_at_ns: u64,
     /// The place of an inbox that is damaged, and how.
@@ -248,6 +261,9 @@ impl Census {
             layout,
             me: me as usize,
             speaker: speaker.map(|place| place as usize),
+            same: (None, 0),
+            paused_until_ns: None,
+            odd: None,
             looked_at_ns: 0,
             damage: None,
         }
@@ -308,6 +324,10 @@ impl Census {
 
     /// The endpoint at a place has left; it may join again, with another inbox.
     pub fn forget(&mut self, place: u32) {
+        if self.speaker == Some(place as usize) && self.is_shown() {
+            // While it says how far it has counted: when it joins again it counts on.
+            self.hide();
+        }
         if let Some(line) = self.lines.get_mut(place as usize) {
             *line = None;
             self.part.looked = false;
@@ -323,6 +343,7 @@ impl Census {
                 (true, false) => Role::Passes,
                 (true, true) => Role::Speaks,
             });
+        (self.same, self.paused_until_ns) = ((None, 0), None);
         self.set_come(self.part.come, segments);
     }
 
@@ -333,12 +354,22 @@ impl Census {
         counts: Option<Counts>,
         segments: &[Option<Arc<Segment>>],
         bells: &[Option<Arc<Bell>>],
+        now_ns: u64,
     ) -> Found {
-        let has_all = (0..self.ranks).all(|place| self.line(place, segments).is_some());
+        let mut has_all = true;
+        for place in 0..self.ranks {
+            has_all &= self.line(place, segments).is_some();
+        }
+        let has_others = self.speaker.is_some();
+        // Who shows something where others are has to see which count its speaker has begun.
+        let counts = counts.filter(|_| has_all || !has_others);
+        if self.paused_until_ns.is_some_and(|until| until <= now_ns) || self.has_changed() {
+            self.paused_until_ns = None;
+            self.part.count_again();
+        }
         let Some(own) = &self.lines[self.me] else {
             return Found::Nothing;
         };
-        let has_others = self.speaker.is_some();
         let shown = |line| shown(line, has_others);
         let all = has_all.then(|| self.lines.iter().flatten().map(shown));
         let (own, ended) = (shown(own), own.ended());
@@ -350,7 +381,39 @@ impl Census {
         {
             bells[speaker].iter().for_each(|bell| bell.ring());
         }
+        if let Found::All(_) = found
+            && let Some(odd) = self.odd_one()
+        {
+            self.odd = Some(odd);
+            return Found::Nothing;
+        }
         found
+    }
+
+    /// The place of a rank that has come to this fence, and to other calls before it than this
+    /// rank.
+    fn odd_one(&self) -> Option<u32> {
+        let calls = self.part.come.calls;
+        let is_odd = |line: &CensusLine| line.come().calls != calls;
+        let at = self.lines.iter().flatten().position(is_odd)?;
+        // Unless it has heard of the end meanwhile, and goes on.
+        self.together().map(|_| at as u32)
+    }
+
+    /// What all of the node show together.
+    fn together(&self) -> Option<Counts> {
+        let has_all = self.lines.iter().all(Option::is_some);
+        let shown = |line| shown(line, self.speaker.is_some());
+        let all = self.lines.iter().flatten().map(shown);
+        let all = has_all.then(|| together::<_, Shipped>(all, self.part.come.censuses));
+        all.flatten()
+    }
+
+    /// Whether the node has something else than at the last count, and is to count again.
+    fn has_changed(&self) -> bool {
+        self.paused_until_ns.is_some()
+            && self.part.is_shown()
+            && self.together().is_some_and(|now| Some(now) != self.same.0)
     }
 
     /// What a census of a node alone has come to: whether it is over, after a look that has found
@@ -365,12 +428,27 @@ impl Census {
 
     /// See [`Part::owed`].
     pub fn owed(&mut self, found: Found) -> Option<Share> {
-        self.part.owed(found)
+        let share = self.part.owed(found)?;
+        if let (Role::Speaks, Found::All(now)) = (self.part.role, found) {
+            self.same = match self.same {
+                (before, times) if before == Some(now) => (before, times + 1),
+                _ => (Some(now), 0),
+            };
+        }
+        Some(share)
     }
 
-    /// See [`Part::count_again`].
-    pub fn count_again(&mut self) {
-        self.part.count_again();
+    /// The count of all nodes begins again.
+    pub fn count_again(&mut self, now_ns: u64) {
+        match self.same.1 < SAME_COUNTS {
+            true => self.part.count_again(),
+            false => self.paused_until_ns = Some(now_ns + PAUSE_NS),
+        }
+    }
+
+    /// Whether this rank waits for time to count again.
+    pub fn is_paused(&self) -> bool {
+        self.paused_until_ns.is_some()
     }
 
     /// The fence is over. Where others of the node may not have heard of that, this tells them.
@@ -386,6 +464,7 @@ impl Census {
     }
 
     fn rest(&mut self) {
+        self.paused_until_ns = None;
         let speaker = speaker(&self.lines, self.speaker);
         self.part.rest::<_, Shipped>(speaker);
     }
@@ -402,16 +481,10 @@ impl Census {
                 line.is_some_and(|line| part.has_ended(line.ended()))
             }
             Role::Passes => false,
-            Role::Speaks => part.owes && part.is_shown() && self.is_ripe(),
+            Role::Speaks => {
+                part.owes && part.is_shown() && self.together().is_some() || self.has_changed()
+            }
         }
-    }
-
-    /// Whether all of the node show what they have.
-    #[cold]
-    fn is_ripe(&self) -> bool {
-        let has_all = self.lines.iter().all(Option::is_some);
-        let all = self.lines.iter().flatten().map(CensusLine::shown_to_nodes);
-        has_all && together::<_, Shipped>(all, self.part.come.censuses).is_some()
     }
 
     /// This rank waits no more for the fence that it has begun, which may never be over.
@@ -462,6 +535,9 @@ impl Census {
     /// The place of a rank that has begun another collective call of the stream where this one, and
     /// others perhaps, have begun the fence; looked for now and then.
     pub fn elsewhere(&mut self, now_ns: u64) -> Option<u32> {
+        if self.odd.is_some() {
+            return self.odd;
+        }
         if now_ns.saturating_sub(self.looked_at_ns) < LOOK_NS {
             return None;
         }
@@ -545,7 +621,7 @@ mod tests {
             let counts = has(counts);
             let bells: Vec<_> = self.doorbells.iter().map(|of| Some(of.bell())).collect();
             let census = &mut self.ranks[rank];
-            let found = census.look(Some(counts), &self.segments, &bells);
+            let found = census.look(Some(counts), &self.segments, &bells, 0);
             let is_over = census.is_over(found);
             if is_over {
                 census.end(found, &bells);
@@ -584,7 +660,7 @@ mod tests {
         let mut node = Node::spoken_for(3, Some(1));
         let bells: Vec<_> = node.doorbells.iter().map(|of| Some(of.bell())).collect();
         let look = |node: &mut Node, rank: usize, counts: Option<(u64, u64)>| {
-            node.ranks[rank].look(counts.map(has), &node.segments, &bells)
+            node.ranks[rank].look(counts.map(has), &node.segments, &bells, 0)
         };
         let share = |sent, delivered| Share {
             sent,
@@ -611,7 +687,7 @@ mod tests {
         assert!(!node.ranks[1].has_news(), "it was said");
         // It is counted again while a rank has something to handle.
         assert_eq!(look(&mut node, 0, None), Found::Nothing);
-        node.ranks[1].count_again();
+        node.ranks[1].count_again(0);
         assert!(!node.ranks[1].has_news());
         let found = look(&mut node, 1, Some((5, 1)));
         assert_eq!(node.ranks[1].owed(found), None);
@@ -642,7 +718,7 @@ mod tests {
         let mut all = [Counts::default(); 2];
         let count = |node: &mut Node, all: [Counts; 2]| {
             for rank in [1, 0] {
-                let found = node.ranks[rank].look(Some(all[rank]), &node.segments, &bells);
+                let found = node.ranks[rank].look(Some(all[rank]), &node.segments, &bells, 0);
                 if rank == 0 {
                     return node.ranks[0].owed(found).map(|share| share.ahead);
                 }
@@ -655,11 +731,11 @@ mod tests {
         node.ranks[1].hide();
         assert_eq!(node.ranks[1].colour(), 1);
         // What another node sends behind a count that is to come here.
-        node.ranks[0].count_again();
+        node.ranks[0].count_again(0);
         all[1].delivered += 1;
         all[1].heard[2] += 1;
         assert_eq!(count(&mut node, all), Some(1));
-        node.ranks[0].count_again();
+        node.ranks[0].count_again(0);
         assert_eq!(
             count(&mut node, all),
             Some(0),
@@ -674,8 +750,73 @@ mod tests {
         node.ranks[0] = Census::new(2, 0, layout, Some(0));
         node.ranks[0].join_again(part, &node.segments);
         node.ranks[1].forget(0);
-        node.ranks[1].look(None, &node.segments, &bells);
+        node.ranks[1].look(None, &node.segments, &bells, 0);
         assert_eq!([0, 1].map(|rank| node.ranks[rank].colour()), [3, 3]);
+    }
+
+    #[test]
+    fn a_node_that_has_nothing_new_counts_slowly() {
+        let mut node = Node::spoken_for(2, Some(0));
+        let bells = [None, None];
+        for rank in 0..2 {
+            node.ranks[rank].begin(rank == 0, &node.segments);
+        }
+        node.ranks[1].look(Some(has((0, 0))), &node.segments, &bells, 0);
+        let count = |node: &mut Node, now_ns| {
+            let (ranks, segments) = (&mut node.ranks, &node.segments);
+            let found = ranks[0].look(Some(has((1, 0))), segments, &bells, now_ns);
+            let share = ranks[0].owed(found);
+            if share.is_some() {
+                ranks[0].count_again(now_ns);
+            }
+            share.map(|share| share.delivered)
+        };
+        for _ in 0..=SAME_COUNTS {
+            assert_eq!(count(&mut node, 0), Some(0));
+        }
+        assert_eq!(count(&mut node, PAUSE_NS - 1), None);
+        assert!(node.ranks[0].is_paused() && !node.ranks[0].has_news());
+        assert_eq!(count(&mut node, PAUSE_NS), Some(0));
+        assert_eq!(count(&mut node, PAUSE_NS), None);
+        // Something new is told at once.
+        node.ranks[1].look(Some(has((0, 1))), &node.segments, &bells, PAUSE_NS);
+        assert!(node.ranks[0].has_news());
+        assert_eq!(count(&mut node, PAUSE_NS), Some(1));
+        assert_eq!(count(&mut node, PAUSE_NS), Some(1));
+    }
+
+    #[test]
+    fn who_shows_something_has_seen_which_count_its_speaker_has_begun() {
+        let mut node = Node::spoken_for(2, Some(0));
+        let bells = [None, None];
+        for rank in 0..2 {
+            node.ranks[rank].begin(rank == 0, &node.segments);
+        }
+        node.ranks[1].look(Some(has((0, 0))), &node.segments, &bells, 0);
+        assert!(node.ranks[1].is_shown());
+        let found = node.ranks[0].look(Some(has((0, 0))), &node.segments, &bells, 0);
+        assert!(node.ranks[0].owed(found).is_some());
+        // The speaker leaves, and joins again.
+        node.ranks[1].forget(0);
+        assert!(!node.ranks[1].is_shown() && node.ranks[1].colour() == 1);
+        let away = node.segments[0].take();
+        node.ranks[1].look(Some(has((0, 0))), &node.segments, &bells, 0);
+        assert!(!node.ranks[1].is_shown(), "the speaker is away");
+        node.segments[0] = away;
+        node.ranks[1].look(Some(has((0, 0))), &node.segments, &bells, 0);
+        assert!(node.ranks[1].is_shown());
+    }
+
+    #[test]
+    fn who_has_called_something_else_before_a_fence_is_found() {
+        for speaker in [None, Some(0)] {
+            let mut node = Node::spoken_for(2, speaker);
+            node.call(1, 1);
+            (0..2).for_each(|rank| node.begin(rank));
+            assert!(!node.is_over(1, (0, 0)));
+            assert!(!node.is_over(0, (0, 0)), "both have come");
+            assert_eq!(node.ranks[0].elsewhere(0), Some(1));
+        }
     }
 
     #[test]
@@ -764,7 +905,7 @@ mod tests {
         (0..2).for_each(|rank| node.begin(rank));
         assert!(!node.is_over(1, (0, 0)));
         let bells = [None, None];
-        let found = node.ranks[1].look(None, &node.segments, &bells);
+        let found = node.ranks[1].look(None, &node.segments, &bells, 0);
         assert_eq!(found, Found::Nothing);
         assert!(!node.is_over(0, (0, 0)));
         assert_eq!(node.stands(0), [Stand::Done, Stand::Busy]);

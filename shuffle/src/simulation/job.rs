@@ -281,7 +281,7 @@ impl<'h> Simulation<'h> {
             let (state, out, collectives) = member.stream_mut();
             fences[rank as usize].poll(state, out, collectives)
         })?;
-        Ok(fences[0].rounds)
+        Ok(fences.iter().map(|fence| fence.rounds).max().unwrap_or(0))
     }
 
     /// All ranks end a round: returns when every message that was sent was handled.

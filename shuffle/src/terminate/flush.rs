@@ -3,8 +3,8 @@
 //!
 //! A fence is counted quiescence. That of a stream is a [census](trihop_transport::ring::census) of
 //! each node, for which nobody sends anything, and between nodes a
-//! [count](crate::terminate::collective) in which one rank speaks for each. That of all streams of a
-//! job has rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
+//! [count](crate::terminate::collective) in which one rank speaks for each. That of all streams of
+//! a job has rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
 //! when nothing waits on it, until two rounds in a row say the same and both counts agree.
 
 use crate::engine::StreamState;
@@ -126,7 +126,7 @@ pub(crate) struct Fence {
     last: Option<(u64, u64)>,
     /// It hurries its streams.
     hurries: bool,
-    /// Waves that were needed.
+    /// Waves, or counts of all nodes, that this rank was in.
     pub rounds: u32,
 }
 
@@ -169,6 +169,7 @@ impl Fence {
     ) -> bool {
         let is_quiet = state.is_quiet(out);
         let counts = is_quiet.then(|| state.counts(out));
+        let now_ns = out.queues.now_ns;
         loop {
             let found = out.queues.look_at_census(counts);
             let Some(census) = out.queues.census_mut() else {
@@ -185,7 +186,7 @@ impl Fence {
                     if is_over == Some(false) {
                         // In the same call: nothing else might wake a rank that has heard what the
                         // last count has come to.
-                        census.count_again();
+                        census.count_again(now_ns);
                         continue;
                     }
                     is_over.is_some()

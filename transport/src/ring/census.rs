@@ -11,11 +11,11 @@
 //! shows last, in the order of the fences, sees what all others show.
 //!
 //! Where a job has several nodes, the sums of one say nothing alone: all nodes count together, each
-//! what its ranks had at one time, and these times are different. So that they make a consistent cut,
-//! as Lai and Yang have it, records have a colour: that of the last count for which the sender's node
-//! was looked at. Each rank shows how much has come to it of each colour. If nothing of the colour of
-//! a count had come to any node that was looked at later, as much was delivered as sent only where
-//! all is done.
+//! what its ranks had at one time, and these times are different. So that they make a consistent
+//! cut, as Lai and Yang have it, records have a colour: that of the last count for which the
+//! sender's node was looked at. Each rank shows how much has come to it of each colour. If nothing
+//! of the colour of a count had come to any node that was looked at later, as much was delivered as
+//! sent only where all is done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,8 +26,9 @@ use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::storage::{Orderings, Shipped};
 use crate::sync::{MappedU64, Ordering, Word, fence};
 
-/// Colours of what is sent, in turns. Counts of all nodes follow each other, and what was sent
-/// behind the next one may come early, so that two would have what is late look like that.
+/// Colours of what is sent, in turns. What a node sends behind count k + 1 may come to another one
+/// before that counts for k + 1. With two colours what is late, of count k - 1, would look the
+/// same. A colour that is taken for another one costs one more count, and no more.
 pub const COLOURS: usize = 4;
 
 /// What a rank has of a stream, or all of a node together.
@@ -37,7 +38,7 @@ pub struct Counts {
     pub sent: u64,
     /// Records that were delivered.
     pub delivered: u64,
-    /// How much has come of each colour, in whatever unit.
+    /// Runs that have come, by their colour; tries to deliver them count, too.
     pub heard: [u64; COLOURS],
 }
 
@@ -130,8 +131,8 @@ where
 /// nodes, which one that is: what they send behind what is seen there has its colour.
 pub fn begin_count<W: Word, O: Orderings>(counted: &W, count: u64) {
     counted.store(count, Ordering::Relaxed);
-    // Pairs with itself in `counted`: what a rank hides later, and is not seen to hide, it sends with
-    // the new colour.
+    // Pairs with itself in `counted`: what a rank hides later, and is not seen to hide, it sends
+    // with the new colour.
     fence(O::CENSUS_COUNT_FENCE);
 }
 

@@ -80,8 +80,10 @@ fn call(lone: u32, rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn ranks_that_call_a_fence_and_a_barrier_hear_so() {
-    for lone in 0..3 {
-        let outcomes = ranks(3, |_| 0, move |rank, bootstrap| call(lone, rank, bootstrap));
+    // On one node, and where ranks 0 and 1 are on another one than ranks 2 and 3.
+    let nodes: [fn(u32) -> u32; 2] = [|_| 0, |rank| rank / 2];
+    for (lone, node) in (0..4).flat_map(|lone| nodes.map(|node| (lone, node))) {
+        let outcomes = ranks(4, node, move |rank, bootstrap| call(lone, rank, bootstrap));
         let is_mismatch = |of: &Result<()>| matches!(of, Err(Error::Mismatch { .. }));
         let all = outcomes.iter().map(|(_, outcome)| outcome);
         assert!(all.clone().any(is_mismatch), "{outcomes:?}");
