@@ -128,6 +128,26 @@ fn a_fence_of_nodes_does_not_end_by_counts_that_agree_by_chance() {
     counts_that_agree_by_chance(&[1; 4]);
 }
 
+/// Others count nothing while a handler runs, however long that takes.
+#[test]
+fn who_handles_something_shows_nothing() {
+    let mut turns = Turns::new(&[2]);
+    let is_shown = |turns: &mut Turns| {
+        let (_, out, _) = turns.job.members[0].stream_mut();
+        out.queues
+            .census_mut()
+            .is_some_and(|census| census.is_shown())
+    };
+    assert!(!turns.fenced(0));
+    assert!(is_shown(&mut turns));
+    turns.job.try_send(Rank(1), Rank(0), NEWS, b"").unwrap();
+    turns.progress(1);
+    assert!(is_shown(&mut turns), "nothing has come");
+    turns.progress(0);
+    assert_eq!(turns.handled.get(), 1);
+    assert!(!is_shown(&mut turns));
+}
+
 #[test]
 fn who_is_about_to_sleep_sees_that_its_fence_is_over() {
     let mut turns = Turns::new(&[2]);

@@ -117,9 +117,9 @@ impl Part {
     }
 
     /// Shows these counts, where nothing waits on this rank, and looks at all, unless it has looked
-    /// since it showed them. This rank shows what it has as `own`, and was told of the end of census
-    /// `ended`; `all` show something, unless somebody is missing; where there are other nodes,
-    /// `speaker` says which count of theirs has begun here.
+    /// since it showed them. This rank shows what it has as `own`, and was told that the census
+    /// `ended` is over; `all` show something, unless somebody is missing; where there are other
+    /// nodes, `speaker` says which count of theirs has begun here.
     pub fn poll<'a, W: Word + 'a, O: Orderings>(
         &mut self,
         counts: Option<Counts>,
