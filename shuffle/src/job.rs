@@ -168,10 +168,17 @@ impl JobState {
         let now_ns = self.now_ns();
         let begun = self.engine.trace.begin();
         let mut worked = self.parked.advance(&mut self.engine);
+        if self.engine.round(handlers, now_ns)? {
+            worked = true;
+            // What has come may be that a fence is over, and others of this node wait to hear that
+            // from this rank: the caller may not come back for long.
+            if !self.parked.is_empty() {
+                self.parked.advance(&mut self.engine);
+            }
+        }
         if self.parked.has_woken() {
             self.bell.ring();
         }
-        worked |= self.engine.round(handlers, now_ns)?;
         if self.has_open_losses() {
             worked |= self.end_losses(now_ns);
         }

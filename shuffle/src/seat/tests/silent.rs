@@ -9,7 +9,8 @@ use trihop_transport::bootstrap::Custom;
 
 use super::{Shape, over_network};
 use crate::conformance::ranks::ranks;
-use crate::{Job, Rank, Reduce, Result, State};
+use crate::seat::Seating;
+use crate::{End, Job, Rank, Reduce, Result, State};
 
 /// Where the ranks of a job meet without a call of the library: how many have come so far.
 type Meeting = (Mutex<u32>, Condvar);
@@ -17,6 +18,8 @@ type Meeting = (Mutex<u32>, Condvar);
 /// Of each test, of which one job runs at a time.
 static CALLS: Meeting = (Mutex::new(0), Condvar::new());
 static ROUNDS: Meeting = (Mutex::new(0), Condvar::new());
+static FENCES: Meeting = (Mutex::new(0), Condvar::new());
+static STARTED: Meeting = (Mutex::new(0), Condvar::new());
 
 fn meet((come, all_here): &Meeting, size: u32) {
     let mut come = come.lock().unwrap();
@@ -115,6 +118,104 @@ fn who_has_ended_a_round_may_sleep_outside_of_the_library() {
     for (count, node) in shapes {
         *ROUNDS.0.lock().unwrap() = 0;
         for (rank, outcome) in ranks(count, node, end_and_sleep) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
+/// Each rank is the last one to come to a fence in turn, before which handlers send on.
+fn fence_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
+    let heard = State::new(0_u64);
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let size = job.size();
+    let stream = job
+        .stream::<u32>("silent fences")
+        .handler_with(&heard, move |heard, _, items, outbox| {
+            *heard += items.len() as u64;
+            for &left in items.iter().filter(|left| **left > 0) {
+                outbox.push(Rank((rank + left) % size), left - 1).unwrap();
+            }
+        })
+        .open()?;
+    let mut all = 0;
+    for last in (0..size).cycle().take(40) {
+        for target in 0..size {
+            stream.push(Rank(target), 3)?;
+        }
+        if rank == last {
+            thread::sleep(Duration::from_millis(2));
+        }
+        stream.fence()?;
+        all += 4 * u64::from(size * size);
+        let mut sum = [heard.with(|heard| *heard)];
+        meet(&FENCES, size);
+        job.allreduce(&mut sum, Reduce::Sum)?;
+        assert_eq!(sum, [all]);
+    }
+    stream.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn who_has_ended_a_fence_may_sleep_outside_of_the_library() {
+    let shapes: [Shape; 4] = [
+        (3, |_| 0),
+        (2, |rank| rank),
+        (6, |rank| rank / 2),
+        (8, |rank| rank % 3),
+    ];
+    for (count, node) in shapes {
+        *FENCES.0.lock().unwrap() = 0;
+        for (rank, outcome) in ranks(count, node, fence_and_sleep) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
+/// The ranks that other nodes speak with start a fence, and make progress until it is known to be
+/// over; all others wait for it.
+fn start_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let size = job.size();
+    let stream = job.stream::<u32>("started").handler(|_, _, _| ()).open()?;
+    for _ in 0..50 {
+        stream.push(Rank((rank + 1) % size), 7)?;
+        stream.start(End::Fence)?;
+        let channel = job.seat().with("a look", |job| {
+            let (state, _) = job.engine.open_streams().nth(1).expect("it is open");
+            Ok(state.id)
+        })?;
+        let look = || {
+            job.seat().with("a look", |job| {
+                let is_counting = job.engine.collectives.is_counting(channel);
+                Ok((is_counting, job.engine.has_passed_on_results()))
+            })
+        };
+        job.progress()?;
+        match look()?.0 {
+            true => {
+                while look()? != (false, true) {
+                    job.progress()?;
+                }
+                meet(&STARTED, size);
+                stream.wait()?;
+            }
+            false => {
+                stream.wait()?;
+                meet(&STARTED, size);
+            }
+        }
+    }
+    stream.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn who_hears_that_a_fence_is_over_tells_its_node_before_it_returns() {
+    let shapes: [Shape; 2] = [(4, |rank| rank / 2), (6, |rank| rank / 2)];
+    for (count, node) in shapes {
+        *STARTED.0.lock().unwrap() = 0;
+        for (rank, outcome) in ranks(count, node, start_and_sleep) {
             outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
         }
     }

@@ -61,6 +61,18 @@ impl Collectives {
         Some(is_over)
     }
 
+    /// Whether a fence of a channel is counted here, and what the top says of it is not known.
+    #[cfg(test)]
+    pub fn is_counting(&self, channel: u16) -> bool {
+        let mut of = self.pending.iter().filter(|(of, _)| of.channel == channel);
+        of.any(|(_, pending)| {
+            pending
+                .count
+                .as_ref()
+                .is_some_and(|of| of.said != Some(true))
+        })
+    }
+
     /// What other nodes have, as `source` passes it on.
     pub(super) fn receive_count(
         &mut self,

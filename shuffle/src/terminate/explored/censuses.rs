@@ -173,7 +173,7 @@ impl World {
         let fence = member.part.come.censuses;
         let is_end = matches!(found, Found::All(all) if all.sent == all.delivered);
         if is_end {
-            member.part.rest::<Plain, Shipped>(None);
+            member.part.rest::<_, Shipped>(own.shown(), None);
             self.lines.iter_mut().for_each(|line| line.over = fence);
         }
         member.is_in_fence = !is_end && found != Found::Heard;

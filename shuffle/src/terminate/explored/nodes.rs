@@ -182,7 +182,7 @@ impl World {
         };
         if is_over {
             let fence = member.part.come.censuses;
-            member.part.rest::<_, Shipped>(speaker);
+            member.part.rest::<_, Shipped>(own.shown(), speaker);
             (member.is_in_fence, member.is_over) = (false, true);
             let told = here.iter().filter(|_| tells);
             told.for_each(|&at| self.lines[at].over = fence);
