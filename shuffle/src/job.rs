@@ -171,8 +171,9 @@ impl JobState {
         if self.engine.round(handlers, now_ns)? {
             worked = true;
             // What has come may be that a fence is over, and others of this node wait to hear that
-            // from this rank: the caller may not come back for long.
-            if !self.parked.is_empty() {
+            // from this rank: the caller may not come back for long. Where other nodes wait for it
+            // too, what they are told leaves first: what is called at the end may take long.
+            if !self.parked.is_empty() && self.engine.has_passed_on_results() {
                 self.parked.advance(&mut self.engine);
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, paint, run_flags};
-use trihop_transport::ring::census::{Come, Counts};
+use trihop_transport::ring::census::Counts;
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
@@ -382,14 +382,19 @@ impl Queues {
     pub fn has_called(&mut self, begun: u64) {
         let counts_fences = self.topology.nodes() > 1;
         if let Some(census) = &mut self.census {
-            let before = census.come();
-            let fences = if counts_fences { before.censuses } else { 0 };
-            let come = Come {
-                calls: begun.saturating_sub(fences),
-                ..before
+            let fences = match counts_fences {
+                true => census.come().censuses,
+                false => 0,
             };
-            census.set_come(come, self.lanes.segments());
+            census.set_calls(begun.saturating_sub(fences), self.lanes.segments());
         }
+    }
+
+    /// The rank that has come to the fence that this one waits for, and has called something else of
+    /// the stream before.
+    pub fn odd_in_census(&self) -> Option<Rank> {
+        let place = self.census.as_ref()?.odd()?;
+        Some(self.topology.rank_of(self.topology.endpoint_at(place)))
     }
 
     /// The rank that has begun another collective call of the stream than the fence that this one

@@ -243,7 +243,7 @@ pub(crate) struct Census {
     same: (Option<Counts>, u32),
     /// It is to count again, at this time or once the node has something else.
     paused_until_ns: Option<u64>,
-    /// The place of a rank that has called something else between its fences.
+    /// The place of a rank that has called something else than this one before the fence.
     odd: Option<u32>,
     /// When it last looked for others that have called something else.
     looked_at_ns: u64,
@@ -297,6 +297,24 @@ impl Census {
     #[inline]
     pub fn colour(&self) -> usize {
         self.part.colour()
+    }
+
+    /// So many calls of the stream, other than fences, have begun here. While a fence is under way
+    /// that is not said: it stands for those before it.
+    pub fn set_calls(&mut self, calls: u64, segments: &[Option<Arc<Segment>>]) {
+        if !self.part.waits {
+            let come = Come {
+                calls,
+                ..self.part.come
+            };
+            self.set_come(come, segments);
+        }
+    }
+
+    /// The place of a rank that has come to this fence, and has called something else than this rank
+    /// before.
+    pub fn odd(&self) -> Option<u32> {
+        self.odd
     }
 
     /// It has come so far, as it says from now on.
@@ -465,7 +483,7 @@ impl Census {
     }
 
     fn rest(&mut self) {
-        self.paused_until_ns = None;
+        (self.paused_until_ns, self.odd) = (None, None);
         if let Some(Some(own)) = self.lines.get(self.me) {
             let speaker = speaker(&self.lines, self.speaker);
             self.part.rest::<_, Shipped>(own.shown(), speaker);
@@ -535,9 +553,6 @@ impl Census {
     /// The place of a rank that has begun another collective call of the stream where this one, and
     /// others perhaps, have begun the fence; looked for now and then.
     pub fn elsewhere(&mut self, now_ns: u64) -> Option<u32> {
-        if self.odd.is_some() {
-            return self.odd;
-        }
         if now_ns.saturating_sub(self.looked_at_ns) < LOOK_NS {
             return None;
         }

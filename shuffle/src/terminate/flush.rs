@@ -141,6 +141,7 @@ impl Fence {
     ) -> bool {
         if !std::mem::replace(&mut self.hurries, true) {
             state.hurry();
+            out.queues.has_called(collectives.begun(state.id));
             let has_others = state.topology.nodes() > 1;
             self.round = has_others
                 .then(|| collectives.begin_count(state.id))
@@ -155,6 +156,13 @@ impl Fence {
         if let Some(rank) = out.queues.elsewhere_in_census() {
             let why = format!(
                 "rank {rank} calls a barrier, or ends a step, and others have called a fence"
+            );
+            collectives.refuse(Error::mismatch(&state.name, why));
+        }
+        if let Some(rank) = out.queues.odd_in_census() {
+            let why = format!(
+                "before a fence to which all have come, rank {rank} has called other barriers, or \
+                 ended other steps, than this rank"
             );
             collectives.refuse(Error::mismatch(&state.name, why));
         }

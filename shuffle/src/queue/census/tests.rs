@@ -39,8 +39,7 @@ impl Node {
     }
 
     fn call(&mut self, rank: usize, calls: u64) {
-        let come = self.ranks[rank].come();
-        self.ranks[rank].set_come(Come { calls, ..come }, &self.segments);
+        self.ranks[rank].set_calls(calls, &self.segments);
     }
 
     fn begin(&mut self, rank: usize) {
@@ -245,7 +244,7 @@ fn who_has_called_something_else_before_a_fence_is_found() {
         (0..2).for_each(|rank| node.begin(rank));
         assert!(!node.is_over(1, (0, 0)));
         assert!(!node.is_over(0, (0, 0)), "both have come");
-        assert_eq!(node.ranks[0].elsewhere(0), Some(1));
+        assert_eq!(node.ranks[0].odd(), Some(1));
     }
 }
 
