@@ -252,9 +252,9 @@ impl Queues {
         added
     }
 
-    /// Adds the mark that ends a round to the edge of this stage to `end`, and shows or seals it, so
-    /// that nothing follows it in its batch; where the queue stands behind it. `None` while that has
-    /// no room.
+    /// Adds the mark that ends a round to the edge of this stage to `end`, and shows or seals it,
+    /// so that nothing follows it in its batch; where the queue stands behind it. `None` while that
+    /// has no room.
     pub fn push_mark(&mut self, end: EndpointId, stage: Stage) -> Option<Mark> {
         let header = RunHeader {
             target: end.0,
@@ -390,8 +390,8 @@ impl Queues {
         }
     }
 
-    /// The rank that has come to the fence that this one waits for, and has called something else of
-    /// the stream before.
+    /// The rank that has come to the fence that this one waits for, and has called something else
+    /// of the stream before.
     pub fn odd_in_census(&self) -> Option<Rank> {
         let place = self.census.as_ref()?.odd()?;
         Some(self.topology.rank_of(self.topology.endpoint_at(place)))

@@ -311,8 +311,8 @@ impl Census {
         }
     }
 
-    /// The place of a rank that has come to this fence, and has called something else than this rank
-    /// before.
+    /// The place of a rank that has come to this fence, and has called something else than this
+    /// rank before.
     pub fn odd(&self) -> Option<u32> {
         self.odd
     }
