@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use super::{RANKS, World as Explored, explore};
+use super::{News, RANKS, World as Explored, explore};
 use crate::engine::contribution::{Contribution, Contributors};
-use crate::terminate::collective::{Collectives, Outgoing};
+use crate::terminate::collective::Collectives;
 use crate::terminate::flush::{Counted, Fence};
 use crate::terminate::step::Step;
 use trihop_transport::topology::{Rank, Topology};
@@ -74,7 +74,7 @@ struct World {
     members: Vec<Member>,
     /// By stream, sender and receiver.
     messages: Vec<VecDeque<u32>>,
-    news: Vec<VecDeque<Outgoing>>,
+    news: News,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,7 @@ enum Choice {
     Act(usize),
     Arrive { edge: usize },
     Handle(usize, usize),
-    News(usize, usize),
+    News(usize),
     Look(usize),
 }
 
@@ -114,7 +114,7 @@ impl World {
         let mut world = Self {
             members: acts.into_iter().enumerate().map(member).collect(),
             messages: vec![VecDeque::new(); streams * RANKS * RANKS],
-            news: vec![VecDeque::new(); RANKS * RANKS],
+            news: News::between(RANKS),
         };
         (0..RANKS).for_each(|rank| world.let_out(rank));
         world
@@ -126,14 +126,8 @@ impl World {
         self.messages[(stream * RANKS + from) * RANKS + to].push_back(on);
     }
 
-    /// Messages of collectives go to their edges.
     fn let_out(&mut self, rank: usize) {
-        let collectives = &mut self.members[rank].collectives;
-        assert!(collectives.take_mismatch().is_none());
-        while let Some(out) = collectives.front() {
-            self.news[rank * RANKS + out.target.0 as usize].push_back(out.clone());
-            collectives.pop();
-        }
+        self.news.let_out(rank, &mut self.members[rank].collectives);
     }
 
     fn look(&mut self, rank: usize) {
@@ -192,11 +186,8 @@ impl Explored for World {
                 choices.extend((!of.arrived.is_empty()).then_some(Choice::Handle(rank, stream)));
             }
             choices.extend((!member.is_over).then_some(Choice::Look(rank)));
-            for to in 0..RANKS {
-                let edge = rank * RANKS + to;
-                choices.extend((!self.news[edge].is_empty()).then_some(Choice::News(rank, to)));
-            }
         }
+        choices.extend(self.news.under_way().map(Choice::News));
         let messages = self.messages.iter().enumerate();
         let under_way = messages.filter(|(_, messages)| !messages.is_empty());
         choices.extend(under_way.map(|(edge, _)| Choice::Arrive { edge }));
@@ -222,13 +213,9 @@ impl Explored for World {
                     self.send(stream + 1, rank, (rank + 1) % RANKS, on - 1);
                 }
             }
-            Choice::News(from, to) => {
-                let out = self.news[from * RANKS + to].pop_front().unwrap();
-                let collectives = &mut self.members[to].collectives;
-                collectives
-                    .receive(Rank(from as u32), out.kind, &out.bytes)
-                    .unwrap();
-                self.let_out(to);
+            Choice::News(edge) => {
+                let members = &mut self.members;
+                self.news.hear(edge, |to| &mut members[to].collectives);
             }
             Choice::Look(rank) => self.look(rank),
         }

@@ -6,9 +6,13 @@ mod fences;
 mod nodes;
 mod rounds;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+use trihop_transport::topology::Rank;
+
+use crate::terminate::collective::{Collectives, Outgoing};
 
 const RANKS: usize = 3;
 
@@ -37,6 +41,48 @@ trait World: Clone + Debug {
 
     /// Whether all that was to be done is done.
     fn is_done(&self) -> bool;
+}
+
+/// Messages of collectives that are under way, by sender and receiver; those between two ranks keep
+/// their order, as on an edge.
+#[derive(Debug, Clone)]
+struct News {
+    ranks: usize,
+    edges: Vec<VecDeque<Outgoing>>,
+}
+
+impl News {
+    fn between(ranks: usize) -> Self {
+        Self {
+            ranks,
+            edges: vec![VecDeque::new(); ranks * ranks],
+        }
+    }
+
+    /// What a rank's collectives have to say goes to its edges.
+    fn let_out(&mut self, rank: usize, collectives: &mut Collectives) {
+        assert!(collectives.take_mismatch().is_none());
+        while let Some(out) = collectives.front() {
+            self.edges[rank * self.ranks + out.target.0 as usize].push_back(out.clone());
+            collectives.pop();
+        }
+    }
+
+    /// Edges on which something is under way.
+    fn under_way(&self) -> impl Iterator<Item = usize> {
+        let edges = self.edges.iter().enumerate();
+        edges.filter(|(_, of)| !of.is_empty()).map(|(edge, _)| edge)
+    }
+
+    /// The oldest on an edge is heard by the collectives of the rank there, which `of` has.
+    fn hear<'a>(&mut self, edge: usize, of: impl FnOnce(usize) -> &'a mut Collectives) {
+        let out = self.edges[edge].pop_front().unwrap();
+        let (from, to) = (edge / self.ranks, edge % self.ranks);
+        let collectives = of(to);
+        let source = Rank(from as u32);
+        collectives.receive(source, out.kind, &out.bytes).unwrap();
+        self.let_out(to, collectives);
+    }
 }
 
 /// Follows every choice; the number of states.

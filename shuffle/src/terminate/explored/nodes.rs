@@ -8,10 +8,10 @@ use trihop_transport::ring::census::Counts;
 use trihop_transport::topology::{Rank, Topology};
 
 use super::censuses::Line;
-use super::{World as Explored, explore};
+use super::{News, World as Explored, explore};
 use crate::queue::census::{Found, Part, Role};
 use crate::route::Tree;
-use crate::terminate::collective::{Collectives, Outgoing, Ticket};
+use crate::terminate::collective::{Collectives, Ticket};
 
 /// Counts after which a path is given up: a fence counts as long as messages are on their way.
 const MOST_COUNTS: u32 = 4;
@@ -43,7 +43,7 @@ struct World {
     lines: Vec<Line>,
     /// By sender and receiver.
     messages: Vec<VecDeque<Message>>,
-    news: Vec<VecDeque<Outgoing>>,
+    news: News,
     /// What this world does.
     twin: Twin,
 }
@@ -100,7 +100,7 @@ impl World {
             members: sends.iter().enumerate().map(member).collect(),
             lines: vec![Line::default(); ranks],
             messages: vec![VecDeque::new(); ranks * ranks],
-            news: vec![VecDeque::new(); ranks * ranks],
+            news: News::between(ranks),
             twin,
         }
     }
@@ -133,17 +133,6 @@ impl World {
             _ => member.part.colour(),
         };
         self.messages[edge].push_back(Message { colour, on });
-    }
-
-    /// Messages of collectives go to their edges.
-    fn let_out(&mut self, rank: usize) {
-        let ranks = self.ranks();
-        let collectives = &mut self.members[rank].collectives;
-        assert!(collectives.take_mismatch().is_none());
-        while let Some(out) = collectives.front() {
-            self.news[rank * ranks + out.target.0 as usize].push_back(out.clone());
-            collectives.pop();
-        }
     }
 
     fn look(&mut self, rank: usize) {
@@ -187,7 +176,7 @@ impl World {
             let told = here.iter().filter(|_| tells);
             told.for_each(|&at| self.lines[at].over = fence);
         }
-        self.let_out(rank);
+        self.news.let_out(rank, &mut self.members[rank].collectives);
         if is_over {
             self.check_all_is_done();
         }
@@ -216,13 +205,10 @@ impl Explored for World {
             });
             choices.extend((!member.arrived.is_empty()).then_some(Choice::Handle(rank)));
         }
-        let edges = 0..self.messages.len();
-        let under_way = edges
-            .clone()
-            .filter(|&edge| !self.messages[edge].is_empty());
-        choices.extend(under_way.map(Choice::Arrive));
-        let news = edges.filter(|&edge| !self.news[edge].is_empty());
-        choices.extend(news.map(Choice::News));
+        let messages = self.messages.iter().enumerate();
+        let under_way = messages.filter(|(_, of)| !of.is_empty());
+        choices.extend(under_way.map(|(edge, _)| Choice::Arrive(edge)));
+        choices.extend(self.news.under_way().map(Choice::News));
         choices
     }
 
@@ -249,13 +235,8 @@ impl Explored for World {
                 }
             }
             Choice::News(edge) => {
-                let out = self.news[edge].pop_front().unwrap();
-                let (from, to) = (edge / ranks, edge % ranks);
-                let collectives = &mut self.members[to].collectives;
-                collectives
-                    .receive(Rank(from as u32), out.kind, &out.bytes)
-                    .unwrap();
-                self.let_out(to);
+                let members = &mut self.members;
+                self.news.hear(edge, |to| &mut members[to].collectives);
             }
             Choice::Look(rank) => self.look(rank),
         }
