@@ -23,8 +23,8 @@ const SIZES: [usize; 8] = [8, 24, 32, 64, 128, 256, 1024, 32768];
 /// Bytes that a rank sends per repetition, unless `--count` says how many messages.
 const BYTES: usize = 64 << 20;
 
-/// What a client of the DeltaFS interface sends between two flushes (tests/deltafs/many.c): longest
-/// message, and how many of these.
+/// What a client of the DeltaFS interface sends between two flushes (tests/deltafs/many.c):
+/// longest message, and how many of these.
 const OF_CLIENTS: [(usize, u64); 4] = [
     (64, 100_000),
     (256, 50_000),
@@ -392,7 +392,8 @@ impl<'a, J: Team> Work<'a, J> {
         })
     }
 
-    /// Whether everything has come: messages, the sum of their numbers, and those of a wrong length.
+    /// Whether everything has come: messages, the sum of their numbers, and those of a wrong
+    /// length.
     fn check(&self, got: (u64, u64, u64)) -> Result<(), Error> {
         let want = (self.expected.0, self.expected.1, 0);
         if got != want {

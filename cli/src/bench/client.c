@@ -1,4 +1,5 @@
-/* All-to-all as a client of the DeltaFS shuffle writes it: messages to other ranks, then a flush of each hop. */
+/* All-to-all as a client of the DeltaFS shuffle writes it: messages to other ranks, then a flush of
+ * each hop. */
 
 #include "client.h"
 
@@ -46,8 +47,9 @@ shuffle_t bench_client_open(nexus_ctx_t nexus, char *name) {
   return shuffle_init(nexus, name, deliver, &options);
 }
 
-const char *bench_client_send(shuffle_t shuffle, const uint32_t *targets, size_t count, unsigned char *message,
-                              uint32_t bytes, bench_barrier_t barrier, void *context, int *status) {
+const char *bench_client_send(shuffle_t shuffle, const uint32_t *targets, size_t count,
+                              unsigned char *message, uint32_t bytes, bench_barrier_t barrier,
+                              void *context, int *status) {
   uint64_t at;
 
   for (at = 0; at < count; at++) {

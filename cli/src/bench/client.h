@@ -21,16 +21,19 @@ struct bench_taken {
 /* Returns 0 once all ranks have come to it. */
 typedef int (*bench_barrier_t)(void *context);
 
-/* Joins the job that the environment names; NULL, with the reason on stderr, where that fails. */
+/* Joins the job that the environment names; NULL, with the reason on stderr, if that fails. */
 nexus_ctx_t bench_client_join(void);
 
-/* Opens a shuffle with the options of shuffle_opts_init(); NULL, with the reason on stderr, where that fails. */
+/* Opens a shuffle with the options of shuffle_opts_init(); NULL, with the reason on stderr, if that
+ * fails. */
 shuffle_t bench_client_open(nexus_ctx_t nexus, char *name);
 
-/* Sends a message to each target, and flushes hop by hop with barriers in between. The message gets a number at its
- * beginning, from 0. Returns the name of a call that failed, with what it returned in status, or NULL. */
-const char *bench_client_send(shuffle_t shuffle, const uint32_t *targets, size_t count, unsigned char *message,
-                              uint32_t bytes, bench_barrier_t barrier, void *context, int *status);
+/* Sends a message of so many bytes, at least 8, to each target, and flushes hop by hop with
+ * barriers in between. The message gets a number at its beginning, from 0. Returns the name of a
+ * call that failed, with what it returned in status, or NULL. */
+const char *bench_client_send(shuffle_t shuffle, const uint32_t *targets, size_t count,
+                              unsigned char *message, uint32_t bytes, bench_barrier_t barrier,
+                              void *context, int *status);
 
 /* The callback has taken in nothing, of messages of so many bytes; while nothing is under way. */
 void bench_client_clear(uint32_t bytes);

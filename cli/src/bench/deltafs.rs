@@ -1,5 +1,5 @@
-//! A client of the DeltaFS interface: client.c, a program in C over the interface's own headers, with
-//! the options that `shuffle_opts_init` gives.
+//! A client of the DeltaFS interface: client.c, a program in C over the interface's own headers,
+//! with the options that `shuffle_opts_init` gives.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hint::spin_loop;
@@ -106,8 +106,8 @@ pub(crate) struct Shuffle<'a> {
 }
 
 impl Shuffle<'_> {
-    /// Sends a message of so many bytes to each target, and flushes: after that everything that any
-    /// rank has sent is delivered.
+    /// Sends a message of so many bytes to each target, and flushes: after that everything that
+    /// any rank has sent is delivered.
     ///
     /// # Errors
     /// What a call has returned; of a barrier the library's.
@@ -118,8 +118,8 @@ impl Shuffle<'_> {
             error: None,
         };
         let mut status = 0;
-        // SAFETY: the handle is open; as many targets and bytes as the slices have; the barrier gets
-        // what it takes.
+        // SAFETY: the handle is open; as many targets and bytes as the slices have; the barrier
+        // gets what it takes.
         let call = unsafe {
             bench_client_send(
                 self.handle,

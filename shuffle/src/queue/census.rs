@@ -33,8 +33,8 @@ const LOOK_NS: u64 = 1_000_000;
 /// Counts of all nodes in a row in which a node had the same, after which it takes its time.
 const SAME_COUNTS: u32 = 8;
 
-/// As long as this, unless its ranks have something new: what is under way waits for a rank that is
-/// elsewhere, and nobody knows when that comes back.
+/// Its pause between two counts, unless its ranks have something new: what is under way then waits
+/// for a rank that makes no progress, and nobody knows when that goes on.
 const PAUSE_NS: u64 = 1_000_000;
 
 /// How a rank hears of the end of a fence.
@@ -116,10 +116,10 @@ impl Part {
         (self.role, self.owes) = (role, role != Role::Told);
     }
 
-    /// Shows these counts, where nothing waits on this rank, and looks at all, unless it has looked
-    /// since it showed them. This rank shows what it has as `own`, and was told that the census
-    /// `ended` is over; `all` show something, unless somebody is missing; where there are other
-    /// nodes, `speaker` says which count of theirs has begun here.
+    /// Shows these counts, where nothing waits on this rank, and looks at all, unless it has
+    /// looked since it showed them. This rank shows what it has as `own`, and was told that the
+    /// census `ended` is over; `all` show something, unless somebody is missing; where there are
+    /// other nodes, `speaker` says which count of theirs has begun here.
     pub fn poll<'a, W: Word + 'a, O: Orderings>(
         &mut self,
         counts: Option<Counts>,
@@ -231,8 +231,8 @@ impl Part {
 /// The census of a stream on a node, as one of its ranks sees it.
 pub(crate) struct Census {
     part: Part,
-    /// By place, those of the ranks; none where the inbox there has not come, or was not looked at.
-    /// Empty until the first is looked at.
+    /// By place, those of the ranks; none where the inbox there has not come, or was not looked
+    /// at. Empty until the first is looked at.
     lines: Vec<Option<CensusLine>>,
     ranks: usize,
     layout: InboxLayout,
@@ -285,6 +285,8 @@ impl Census {
         let come = part.come;
         let count = part.counted;
         self.part = part;
+        // In its new inbox it shows nothing yet.
+        self.part.counts = None;
         self.set_come(come, segments);
         if self.speaker == Some(self.me)
             && let Some(line) = &self.lines[self.me]
@@ -550,8 +552,8 @@ impl Census {
         })
     }
 
-    /// The place of a rank that has begun another collective call of the stream where this one, and
-    /// others perhaps, have begun the fence; looked for now and then.
+    /// The place of a rank that has begun another collective call of the stream where this one,
+    /// and others perhaps, have begun the fence; looked for now and then.
     pub fn elsewhere(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns.saturating_sub(self.looked_at_ns) < LOOK_NS {
             return None;

@@ -1,8 +1,8 @@
 //! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after
 //! each round of progress.
 //!
-//! A fence is counted quiescence. That of a stream is a [census](trihop_transport::ring::census) of
-//! each node, for which nobody sends anything, and between nodes a
+//! A fence is counted quiescence. That of a stream is a [census](trihop_transport::ring::census)
+//! of each node, for which nobody sends anything, and between nodes a
 //! [count](crate::terminate::collective) in which one rank speaks for each. That of all streams of
 //! a job has rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
 //! when nothing waits on it, until two rounds in a row say the same and both counts agree.
@@ -22,8 +22,8 @@ use crate::terminate::collective::{Collectives, Operation, Ticket};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
     /// Those of a stage, by its name ([`crate::route::RouteName::stages`]): until the other ends
-    /// have taken everything that was in them before. Of the first stage also open runs: everything
-    /// that was sent before. A stage that the route does not have is empty.
+    /// have taken everything that was in them before. Of the first stage also open runs:
+    /// everything that was sent before. A stage that the route does not have is empty.
     Stage(&'static str),
     /// Those of all stages between the first and `relay`, or the end. Where these are several
     /// (grids), what another end has taken may be in its queues of the next of them: so that all
@@ -278,8 +278,8 @@ impl Fence {
             if !counted.is_quiet() {
                 return false;
             }
-            // The next round begins in the same call: nothing else might wake a rank that has heard
-            // the last one's result.
+            // The next round begins in the same call: nothing else might wake a rank that has
+            // heard the last one's result.
             let (sent, delivered) = counted.counts();
             let mut counts = sent.to_le_bytes().to_vec();
             counts.extend_from_slice(&delivered.to_le_bytes());

@@ -2,20 +2,20 @@
 //! to have sent and delivered everything.
 //!
 //! A rank shows its counts once nothing waits on it, under a number that is higher each time, and
-//! hides them before it sends anything more. Whoever shows something looks at all: where each shows
-//! the same number at two looks, and as many records were delivered as sent, all is done. For what
-//! is seen at the second look is what all showed at once, in between. Of what a rank sent after it
-//! had shown its counts nothing is counted as delivered: who shows that had it of somebody who had
-//! hidden before, and the second look would have seen that. So if the sums agree, all that was sent
-//! before was delivered before, and nobody had a reason to send more. Somebody finds that out: who
-//! shows last, in the order of the fences, sees what all others show.
+//! hides them before it sends anything more. Whoever shows something looks at all: where each
+//! shows the same number at two looks, and as many records were delivered as sent, all is done.
+//! For what is seen at the second look is what all showed at once, in between. Of what a rank sent
+//! after it had shown its counts nothing is counted as delivered: who shows that had it of
+//! somebody who had hidden before, and the second look would have seen that. So if the sums agree,
+//! all that was sent before was delivered before, and nobody had a reason to send more. Somebody
+//! finds that out: who shows last, in the order of the fences, sees what all others show.
 //!
-//! Where a job has several nodes, the sums of one say nothing alone: all nodes count together, each
-//! what its ranks had at one time, and these times are different. So that they make a consistent
-//! cut, as Lai and Yang have it, records have a colour: that of the last count for which the
-//! sender's node was looked at. Each rank shows how much has come to it of each colour. If nothing
-//! of the colour of a count had come to any node that was looked at later, as much was delivered as
-//! sent only where all is done.
+//! Where a job has several nodes, the sums of one say nothing alone. All nodes count together:
+//! each adds what its ranks had at one time, and these times are different. So records have a
+//! colour, as Lai and Yang gave them one: that of the last count for which the sender's node was
+//! looked at. Each rank shows how much has come to it of each colour. All is done where as many
+//! records were delivered as sent, and no node had got anything of the count's own colour before
+//! it was looked at: then these looks are a consistent cut.
 
 use std::fmt;
 use std::sync::Arc;
@@ -78,8 +78,8 @@ impl<W: Word> Shown<'_, W> {
     pub fn hide<O: Orderings>(&self) {
         self.number.store(0, Ordering::Relaxed);
         // Pairs with `CENSUS_CHECK_FENCE`: who sees a count that is written later, or what is sent
-        // later, sees the number no more. Over a fabric, what is sent is handed on by the system or
-        // an adapter, which order it behind this.
+        // later, sees the number no more. Over a fabric, what is sent is handed on by the system
+        // or an adapter, which order it behind this.
         fence(O::CENSUS_HIDE_FENCE);
     }
 
@@ -127,19 +127,20 @@ where
     (numbers == 0).then_some(counts)
 }
 
-/// Says to the ranks of a node, before [all of them](together) are looked at for a count of all
-/// nodes, which one that is: what they send behind what is seen there has its colour.
+/// Says to the ranks of a node which count of all nodes begins, before [all of them](together) are
+/// looked at for it. What they send after that look has its colour.
 pub fn begin_count<W: Word, O: Orderings>(counted: &W, count: u64) {
     counted.store(count, Ordering::Relaxed);
-    // Pairs with itself in `counted`: what a rank hides later, and is not seen to hide, it sends
-    // with the new colour.
+    // Pairs with itself in `counted`: a rank that hides what it shows, and is seen to show it
+    // still, reads this count.
     fence(O::CENSUS_COUNT_FENCE);
 }
 
 /// Owner: the last count of all nodes for which its node was looked at, or is about to be; to be
 /// asked once it [shows nothing](Shown::hide) any more, and before it sends.
 pub fn counted<W: Word, O: Orderings>(counted: &W) -> u64 {
-    // Pairs with itself in `begin_count`.
+    // Pairs with itself in `begin_count`: the look of a count that is not read here sees that this
+    // rank shows nothing.
     fence(O::CENSUS_COUNT_FENCE);
     counted.load(Ordering::Relaxed)
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
+use crate::ring::census::COLOURS;
 use crate::ring::claim;
 use crate::ring::doorbell::BELL_SHAPE;
 use crate::ring::storage::{Area, LaneStorage, Orderings};
@@ -278,7 +279,7 @@ impl MappedInbox {
     }
 
     /// What has come to the owner of each colour, as it shows that in a census.
-    pub(crate) fn census_heard(&self) -> [&MappedU64; 4] {
+    pub(crate) fn census_heard(&self) -> [&MappedU64; COLOURS] {
         [72, 80, 88, 96].map(|offset| self.word(offset))
     }
 

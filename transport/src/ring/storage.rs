@@ -201,9 +201,9 @@ pub trait Orderings {
     /// Between the two looks at what all show in a census. Partner:
     /// [`CENSUS_HIDE_FENCE`](Self::CENSUS_HIDE_FENCE).
     const CENSUS_CHECK_FENCE: Ordering = Ordering::Acquire;
-    /// For who speaks for a node, between saying which count of all nodes it begins and the look at
-    /// what all show; for the others, between hiding that and reading which count it is. Its partner
-    /// is itself, on another rank.
+    /// For who speaks for a node, between saying which count of all nodes it begins and the look
+    /// at what all show; for the others, between hiding that and reading which count it is. Its
+    /// partner is itself, on another rank.
     const CENSUS_COUNT_FENCE: Ordering = Ordering::SeqCst;
     /// Saying how many calls a rank has begun, after how many censuses. Partner:
     /// [`CENSUS_COME_LOAD`](Self::CENSUS_COME_LOAD).

@@ -1,5 +1,5 @@
-//! What ends a step, through every order of what can happen on three ranks: each choice of who does
-//! something next is followed, and no state twice.
+//! What ends a step, through every order of what can happen on three ranks: each choice of who
+//! does something next is followed, and no state twice.
 
 mod censuses;
 mod fences;
@@ -43,8 +43,8 @@ trait World: Clone + Debug {
     fn is_done(&self) -> bool;
 }
 
-/// Messages of collectives that are under way, by sender and receiver; those between two ranks keep
-/// their order, as on an edge.
+/// Messages of collectives that are under way, by sender and receiver; those between two ranks
+/// keep their order, as on an edge.
 #[derive(Debug, Clone)]
 struct News {
     ranks: usize,

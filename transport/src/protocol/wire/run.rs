@@ -409,7 +409,9 @@ mod tests {
         }
 
         #[test]
-        fn a_run_of_any_colour_is_the_same_run(colour in 0..COLOURS, target in 0u32..4, count in 1u16..4) {
+        fn a_run_of_any_colour_is_the_same_run(
+            colour in 0..COLOURS, target in 0u32..4, count in 1u16..4,
+        ) {
             let mut frame = [0u8; RUN_HEADER_BYTES + 24];
             let header = RunHeader { target, source: 3, count, flags: 0 };
             header.write(frame.len(), &mut frame);
