@@ -102,7 +102,9 @@ fn a_rank_that_ends_fails_the_fence_of_the_others_at_once() {
     let ended = Launched::trihop(["-n", "3", "--", "sh", "-c", &script].map(str::to_owned)).wait();
     assert_eq!(ended.status, 1);
     assert!(
-        ended.stderr.contains("ended without arriving: ranks 1\n"),
+        ended
+            .stderr
+            .contains("rank 1 has ended, and others wait for it\n"),
         "{}",
         ended.stderr
     );

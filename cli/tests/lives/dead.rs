@@ -120,6 +120,35 @@ fn a_rank_that_dies_while_others_open_a_stream_is_named() {
 }
 
 /// News goes from watch to watch: most nodes have no connection to the dead one's.
+/// The first rank of its node waits for its word then, and knows no process that it could watch.
+#[test]
+fn a_rank_that_dies_before_its_node_knows_it_is_named() {
+    let test = "dead::a_rank_that_dies_before_its_node_knows_it_is_named";
+    if is_rank() && number() == victim() {
+        let launcher = trihop::transport::bootstrap::start(None, WATCHDOG);
+        launcher.unwrap().fence().unwrap();
+        say("ready");
+        wait_for_death();
+    }
+    if is_rank() {
+        return rank(|seat| seat.shutdown());
+    }
+    for (node_sizes, victim) in [("2", 1), ("1,3", 2)] {
+        for seat in SeatKind::ALL {
+            let mut ranks = Spec::new(test, node_sizes, seat, victim).start();
+            ranks.wait_for(1, "ready");
+            ranks.signal(victim, Signal::KILL);
+            ranks.wait_for_survivors(Some(victim), WATCHDOG);
+            for rank in (0..ranks.size()).filter(|rank| *rank != victim) {
+                let end = ranks.ends.get(&rank).map(|(_, end)| end.as_str());
+                let names_it = |end: &str| end.contains(&format!("rank {victim} has ended"));
+                let told = ranks.told();
+                assert!(end.is_some_and(names_it), "rank {rank}: {end:?}\n{told}");
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_of_many_nodes_hear_of_a_death() {
     let test = "dead::ranks_of_many_nodes_hear_of_a_death";

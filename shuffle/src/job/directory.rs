@@ -112,7 +112,7 @@ fn receive(
         secret = Greeting::of(topology, Rank(0), bootstrap)?.secret;
     }
     let deadline = Instant::now() + timeout;
-    let known = door.receive_all(listener, topology, introduction, deadline)?;
+    let known = door.receive_all(listener, topology, introduction, bootstrap, deadline)?;
     let addresses: Vec<Vec<u8>> = known.iter().map(|one| one.address.clone()).collect();
     let card = Card::encode(known[0].hosts, &watch, &addresses);
     let member = |one: &Introduction| Member {

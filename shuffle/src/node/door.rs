@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::memory::book::Book;
 use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::park::ProcessWatch;
@@ -134,13 +135,14 @@ impl Door {
             .map_err(|error| unreachable_or(topology.named(first).0, error))
     }
 
-    /// Waits, as the first rank, until all others of the node have introduced themselves; by local
-    /// rank, `mine` first.
+    /// Waits, as the first rank, until all others of the node have introduced themselves, unless
+    /// the launcher says that one of them has ended; by local rank, `mine` first.
     pub fn receive_all(
         &self,
         listener: &DescriptorListener,
         topology: &Topology,
         mine: Introduction,
+        launcher: &mut dyn Bootstrap,
         deadline: Instant,
     ) -> Result<Vec<Introduction>> {
         let mut known: Vec<Option<Introduction>> = vec![None; topology.local_size() as usize];
@@ -167,6 +169,8 @@ impl Door {
                     return Err(not_arrived(&absent.collect::<Vec<_>>(), &"no word of them"));
                 }
                 None => {
+                    // Others may end because of one that it knows.
+                    launcher.check_others()?;
                     if let Some((rank, _)) = watches.iter().find(|(_, watch)| watch.has_ended()) {
                         return Err(ended(*rank));
                     }

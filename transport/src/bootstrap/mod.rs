@@ -155,6 +155,15 @@ pub trait Bootstrap: Send {
     /// When the launcher fails or answers with bytes that are no value of ours.
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>>;
 
+    /// Whether all others may still come, for who waits for them otherwise than in a fence: asked
+    /// now and then. Only a launcher that knows says anything.
+    ///
+    /// # Errors
+    /// When one has ended that others wait for, or the launcher does not answer.
+    fn check_others(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends the whole job with `status` where the launcher can, and says why; the caller exits
     /// next.
     fn abort(&mut self, status: i32, why: &str);

@@ -75,6 +75,11 @@ impl Bootstrap for Shared {
         self.bootstrap.lock().get(from, key)
     }
 
+    fn check_others(&mut self) -> Result<()> {
+        self.check_host()?;
+        self.bootstrap.lock().check_others()
+    }
+
     fn abort(&mut self, status: i32, why: &str) {
         // Where the launcher is being waited in, it sees the process end.
         if let Some(mut bootstrap) = self.bootstrap.try_lock_for(PATIENCE) {

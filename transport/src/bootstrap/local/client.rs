@@ -75,6 +75,14 @@ impl Client {
         self.ask_done(&Request::Finalize, "taking leave")
     }
 
+    /// Asks whether all others may still come.
+    ///
+    /// # Errors
+    /// When one has ended, or the launcher does not answer.
+    pub fn check_others(&mut self) -> Result<()> {
+        self.ask_done(&Request::Check, "waiting for the others of the node")
+    }
+
     /// For how long none of the agents has had a job; `None` where one has.
     ///
     /// # Errors

@@ -83,6 +83,10 @@ impl Bootstrap for Local {
         self.client.get(from, key)
     }
 
+    fn check_others(&mut self) -> Result<()> {
+        self.client.check_others()
+    }
+
     fn abort(&mut self, status: i32, why: &str) {
         self.client.abort(status, why);
     }

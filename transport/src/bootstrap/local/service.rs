@@ -89,6 +89,10 @@ impl Service {
             Request::Get { rank: from, key } => Reply::Value(self.store.get(&(from, key)).cloned()),
             Request::Missing => Reply::Missing(self.missing()),
             Request::Finalize => Reply::Done,
+            Request::Check => match &self.failed {
+                Some(why) => Reply::Failed(why.clone()),
+                None => Reply::Done,
+            },
             Request::Fence => return self.arrive(rank, effects),
             Request::Join { .. } | Request::Quiet | Request::Follow => {
                 Reply::Failed("this launcher has one job".into())
@@ -101,10 +105,15 @@ impl Service {
         effects.push(Effect::Reply { rank, reply });
     }
 
-    /// A rank's process has ended: a rank that waits for it at a fence need not wait longer.
+    /// A rank's process has ended: a rank that waits for it at a fence need not wait longer. Others
+    /// may end because of it: the first one is named.
     pub fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
         self.ranks[rank as usize] = Presence::Ended;
-        self.fail_waiting(effects);
+        let who = match &self.agents {
+            None => format!("rank {rank}"),
+            Some(agents) => format!("agent {}", agents[rank as usize]),
+        };
+        self.fail(format!("{who} has ended, and others wait for it"), effects);
     }
 
     /// A rank is there.
@@ -152,20 +161,10 @@ impl Service {
         }
     }
 
-    /// Once a rank has ended, or the job has failed, no fence completes.
+    /// Once the job has failed, no fence completes.
     fn fail_waiting(&mut self, effects: &mut Vec<Effect>) {
-        let ended = self.names_of(Presence::Ended);
-        let why = match &self.failed {
-            Some(why) => why.clone(),
-            None if ended.is_empty() => return,
-            None => {
-                let what = if self.agents.is_some() {
-                    "agents"
-                } else {
-                    "ranks"
-                };
-                format!("a fence cannot complete: ended without arriving: {what} {ended}")
-            }
+        let Some(why) = self.failed.clone() else {
+            return;
         };
         let waiting: Vec<u32> = self.ranks_that(|p| p == Presence::Arrived).collect();
         for rank in waiting {
@@ -293,7 +292,7 @@ mod tests {
         let mut effects = Vec::new();
         service.end(1, &mut effects);
         assert!(
-            matches!(&effects[..], [Effect::Reply { rank: 0, reply: Reply::Failed(why) }] if why.ends_with("ranks 1"))
+            matches!(&effects[..], [Effect::Reply { rank: 0, reply: Reply::Failed(why) }] if why.starts_with("rank 1 "))
         );
         assert!(matches!(
             &take(&mut service, 2, Request::Fence)[..],
@@ -302,6 +301,22 @@ mod tests {
                 reply: Reply::Failed(_)
             }]
         ));
+    }
+
+    #[test]
+    fn who_asks_hears_of_those_that_have_ended() {
+        let mut service = Service::new(3);
+        (0..3).for_each(|r| hello(&mut service, r));
+        let done = reply(0, Reply::Done);
+        assert_eq!(take(&mut service, 0, Request::Check), [done]);
+        let mut effects = Vec::new();
+        service.end(2, &mut effects);
+        // Another one that has ended because of it.
+        service.end(1, &mut effects);
+        assert_eq!(effects, []);
+        let why = "rank 2 has ended, and others wait for it".into();
+        let failed = reply(0, Reply::Failed(why));
+        assert_eq!(take(&mut service, 0, Request::Check), [failed]);
     }
 
     #[test]
@@ -322,7 +337,7 @@ mod tests {
         else {
             panic!("{effects:?}");
         };
-        assert!(why.ends_with("agents 5"), "{why}");
+        assert!(why.starts_with("agent 5 "), "{why}");
     }
 
     #[test]

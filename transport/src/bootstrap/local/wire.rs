@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Version of these frames, said in the first one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Largest value in the store, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -67,6 +67,8 @@ pub enum Request {
     /// Of another agent of a node: come to the next job to which the first one there comes;
     /// answered as [`Request::Join`].
     Follow,
+    /// Ask whether all processes of the job may still come; answered by `Done` if so.
+    Check,
 }
 
 /// What the launcher answers.
@@ -142,6 +144,7 @@ impl Request {
             Self::Join { nodes, job } => frame(out, 8, &[&nodes.to_le_bytes(), job.as_bytes()]),
             Self::Quiet => frame(out, 9, &[]),
             Self::Follow => frame(out, 10, &[]),
+            Self::Check => frame(out, 11, &[]),
         }
     }
 
@@ -180,6 +183,7 @@ impl Request {
             },
             9 => Self::Quiet,
             10 => Self::Follow,
+            11 => Self::Check,
             kind => return Err(BadFrame(format!("request of unknown kind {kind}"))),
         };
         body.end()?;
@@ -342,6 +346,7 @@ mod tests {
             (any::<u32>(), ".{0,50}").prop_map(|(nodes, job)| Request::Join { nodes, job }),
             Just(Request::Quiet),
             Just(Request::Follow),
+            Just(Request::Check),
         ]
     }
 

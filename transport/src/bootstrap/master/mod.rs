@@ -120,6 +120,10 @@ impl Bootstrap for Master {
         self.client.get(from, key)
     }
 
+    fn check_others(&mut self) -> Result<()> {
+        self.client.check_others()
+    }
+
     /// The other ranks hear of it in their next call; nobody can end their processes.
     fn abort(&mut self, status: i32, why: &str) {
         tracing::error!(status, why, "abort");

@@ -200,7 +200,10 @@ fn an_abort_reaches_all_and_a_rank_that_ends_is_named() {
     let (listener, place) = self::listener();
     let ends = rank(&place, claim(1, 2), SECRET, |master| drop(master.unwrap()));
     let text = serve(listener, 2).unwrap().fence().unwrap_err().to_string();
-    assert!(text.ends_with("ended without arriving: ranks 1"), "{text}");
+    assert!(
+        text.ends_with("rank 1 has ended, and others wait for it"),
+        "{text}"
+    );
     ends.join().unwrap();
 }
 

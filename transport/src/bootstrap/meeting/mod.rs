@@ -437,6 +437,13 @@ impl Bootstrap for JobOfAgents {
         }
     }
 
+    fn check_others(&mut self) -> Result<()> {
+        match &mut self.alone {
+            Some(alone) => alone.check_others(),
+            None => self.client.check_others(),
+        }
+    }
+
     /// The other agents hear of it in their next call. Agents outlive their jobs.
     fn abort(&mut self, status: i32, why: &str) {
         tracing::error!(status, why, "abort");
