@@ -76,7 +76,14 @@ impl Arrived {
             names,
             sharers,
             directory,
-        } = arrive(bootstrap, &processes, newcomer)?;
+        } = match arrive(bootstrap, &processes, newcomer) {
+            // Who is gone may have ended because of another, which the launcher knows.
+            Err(error) if error.is_about_peer() => {
+                bootstrap.check_others()?;
+                return Err(error);
+            }
+            arrived => arrived?,
+        };
         let first = |process: Rank| topology.first_of_process(process.0).into();
         let here = processes.ranks_of(processes.node()).zip(names);
         let others = here.filter(|(process, _)| *process != processes.rank());

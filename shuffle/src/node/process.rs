@@ -211,7 +211,27 @@ impl Process {
     /// Has the endpoints of this process and of the node's others exchange doorbells, and the first
     /// process's board; nobody needs anybody's progress yet, so this simply waits. `doorbells` are
     /// those of this process's endpoints. With what the host watches the other processes' lives by.
+    ///
+    /// # Errors
+    /// Where another cannot start, what it has said before it went.
     pub fn meet(
+        &self,
+        topology: &Topology,
+        doorbells: &[Doorbell],
+        cookie: u64,
+        deadline: Instant,
+    ) -> Result<(Met, Vec<(EndpointId, ProcessWatch)>)> {
+        let met = self.meet_others(topology, doorbells, cookie, deadline);
+        met.map_err(|error| {
+            self.look(|shared| {
+                let kept = shared.keep_arrived(topology, cookie).map_err(Error::from);
+                let said = kept.and_then(|_| shared.requests.check());
+                said.err().unwrap_or(error)
+            })
+        })
+    }
+
+    fn meet_others(
         &self,
         topology: &Topology,
         doorbells: &[Doorbell],
@@ -238,8 +258,7 @@ impl Process {
                 stream: BELLS,
                 end: end.0,
             };
-            let given = self.give_to_all(topology, &label, &descriptors, deadline);
-            let numbers = given.map_err(|error| self.said_why(topology, cookie, error))?;
+            let numbers = self.give_to_all(topology, &label, &descriptors, deadline)?;
             for (other, number) in numbers.into_iter().filter(|_| end == own[0]) {
                 let rank = topology.rank_of(other).0;
                 let watch = watch(number, rank)?;
@@ -287,16 +306,6 @@ impl Process {
         Ok((Met { bells, board, wake }, watches))
     }
 
-    /// What another process has said before it went, where it could not be reached any more.
-    fn said_why(&self, topology: &Topology, cookie: u64, error: Error) -> Error {
-        self.look(|shared| {
-            let kept = shared.keep_arrived(topology, cookie);
-            let said = kept.map_err(Error::from);
-            let said = said.and_then(|_| shared.requests.check());
-            said.err().unwrap_or(error)
-        })
-    }
-
     fn wait_for_bells(
         &self,
         topology: &Topology,
@@ -333,43 +342,56 @@ impl Process {
     }
 }
 
-/// An agent that has not started the job of its ranks yet. Where it goes before it has, all of its
-/// node hear of it, the other agents too: its process may live on.
+/// A process that has not started its job yet. Where it goes before it has, all of its node hear
+/// why: of an agent, whose process may live on, and of any other one, so that they name whose end it
+/// was that has ended others. A rank of an agent tells nobody: it is the agent that misses it.
 pub(crate) struct Unstarted<'a> {
     /// None where there is nobody to tell.
-    agent: Option<(&'a Process, &'a Topology, u64)>,
+    teller: Option<(&'a Process, &'a Topology, u64)>,
 }
 
 impl<'a> Unstarted<'a> {
-    /// For any process; all but agents tell nobody. It is dropped untold only by a panic.
+    /// Of any process. It is dropped untold only by a panic.
     pub fn new(process: &'a Process, topology: &'a Topology, cookie: u64) -> Self {
-        let is_agent = topology.has_agents() && topology.is_relay();
+        let tells = topology.is_relay() || !topology.has_agents();
         Self {
-            agent: is_agent.then_some((process, topology, cookie)),
+            teller: tells.then_some((process, topology, cookie)),
         }
     }
 
     pub fn has_started(mut self) {
-        self.agent = None;
+        self.teller = None;
     }
 
     /// What has kept it from that.
     pub fn has_failed(mut self, error: &Error) {
-        self.tell(&error.to_string());
+        self.tell(Some(error));
     }
 
-    fn tell(&mut self, why: &str) {
-        let Some((process, topology, cookie)) = self.agent.take() else {
+    fn tell(&mut self, error: Option<&Error>) {
+        let Some((process, topology, cookie)) = self.teller.take() else {
             return;
         };
-        let said = Said::GivenUp(Error::Environment {
-            key: "agent".to_owned(),
-            why: format!("it could not start this job: {why}"),
+        let why = || match error {
+            Some(error) => error.to_string(),
+            None => "it has panicked, as its log says".to_owned(),
+        };
+        let of_peer = error.filter(|error| error.is_about_peer());
+        let said = Said::GivenUp(match (topology.has_agents(), of_peer) {
+            (true, _) => Error::Environment {
+                key: "agent".to_owned(),
+                why: format!("it could not start this job: {}", why()),
+            },
+            (false, Some(error)) => error.clone(),
+            (false, None) => Error::PeerFailed {
+                rank: topology.rank_of(topology.endpoint()).0,
+                why: format!("it could not start this job: {}", why()),
+            },
         });
         for (end, _) in &process.others {
             let deadline = Instant::now() + LOOK;
             if let Err(error) = process.say(topology, *end, &said, cookie, deadline) {
-                tracing::debug!(%error, to = end.0, "a rank does not hear its agent");
+                tracing::debug!(%error, to = end.0, "it does not hear why");
             }
         }
     }
@@ -377,7 +399,7 @@ impl<'a> Unstarted<'a> {
 
 impl Drop for Unstarted<'_> {
     fn drop(&mut self) {
-        self.tell("it has panicked, as its log says");
+        self.tell(None);
     }
 }
 
@@ -416,15 +438,17 @@ impl Shared {
     }
 
     /// What a rank has said to its agent, or the agent to a rank, or any agent of the node that it
-    /// has given up; what others say is dropped. Where it cannot be read, or a request is missing,
-    /// a rank would wait for an answer for ever.
+    /// has given up, or, in a job without agents, anybody of the node; what others say is dropped.
+    /// Where it cannot be read, or a request is missing, a rank would wait for an answer for ever.
     fn hear(&mut self, topology: &Topology, end: EndpointId, bytes: &[u8]) {
-        let is_agent = topology.has_agents() && end.0 >= topology.size();
-        let is_between = topology.has_agents()
+        let has_agents = topology.has_agents();
+        let is_agent = has_agents && end.0 >= topology.size();
+        let is_between = has_agents
             && topology.process_of(end) == topology.process()
             && topology.is_relay() != is_agent;
         let said = Said::decode(bytes);
-        let is_for_all = is_agent && matches!(said, Some(Said::GivenUp(_)));
+        let is_given_up = matches!(said, Some(Said::GivenUp(_)));
+        let is_for_all = is_given_up && (is_agent || !has_agents);
         if !is_between && !is_for_all {
             return;
         }
@@ -524,9 +548,12 @@ mod tests {
     const COOKIE: u64 = 7;
 
     /// Ranks and agents of one node, by endpoint, each seen by itself.
-    fn node(what: &str) -> Vec<(Process, Topology)> {
+    fn node_with_agents(what: &str) -> Vec<(Process, Topology)> {
         let agents = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
-        let topology = agents.with_agents(&[2]).unwrap();
+        node(what, &agents.with_agents(&[2]).unwrap())
+    }
+
+    fn node(what: &str, topology: &Topology) -> Vec<(Process, Topology)> {
         let name = |end: EndpointId| format!("trihop-{what}-{}-{}", std::process::id(), end.0);
         let ends = topology.ends_here();
         ends.map(|end| {
@@ -548,7 +575,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_cannot_start_a_job_is_heard_by_its_whole_node() {
-        let node = node("unstarted");
+        let node = node_with_agents("unstarted");
         let (process, topology) = &node[3];
         assert!(topology.is_relay());
         Unstarted::new(process, topology, COOKIE).has_started();
@@ -559,6 +586,28 @@ mod tests {
             let heard = what_has_failed(one).unwrap_or_default();
             assert!(heard.contains("could not start this job"), "{heard}");
             assert!(heard.contains("none is left"), "{heard}");
+        }
+    }
+
+    #[test]
+    fn who_misses_a_rank_names_the_one_because_of_which_that_has_gone() {
+        let topology = Topology::from_node_sizes(&[3], Rank(0)).unwrap();
+        for (what, error, word) in [
+            ("gone", ended(2), "rank 2 is gone"),
+            ("failed", Error::config("a", "b"), "rank 0 has failed"),
+        ] {
+            let mut node = node(what, &topology);
+            let (process, topology) = node.remove(0);
+            Unstarted::new(&process, &topology, COOKIE).has_failed(&error);
+            // It has ended, and nobody listens there any more.
+            drop(process);
+            for (process, topology) in node {
+                let doorbells = [Doorbell::create().unwrap()];
+                let deadline = Instant::now() + Duration::from_secs(60);
+                let met = process.meet(&topology, &doorbells, COOKIE, deadline);
+                let error = met.err().expect("nobody meets it").to_string();
+                assert!(error.starts_with(word), "{error}");
+            }
         }
     }
 
@@ -586,7 +635,7 @@ mod tests {
 
     #[test]
     fn a_rank_has_nothing_to_say_to_other_agents_than_its_own() {
-        let node = node("unheard");
+        let node = node_with_agents("unheard");
         let say = |from: usize, to: u32, said: Said| {
             let (process, topology) = &node[from];
             let deadline = Instant::now() + LOOK;
