@@ -138,8 +138,8 @@ fn kill(test: &str, kind: &Kind, random: &mut Random) -> (String, Option<Duratio
     };
     let mut ranks = spec.start();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Some((rank, word)) = ranks.next(deadline) {
-        if rank == victim && word == phase {
+    while ranks.next(deadline).is_some() {
+        if ranks.has_said(victim, phase) && ranks.all_have_begun() {
             // The moment of death is random, and nothing waits for it.
             std::thread::sleep(delay);
             let killed = Instant::now();

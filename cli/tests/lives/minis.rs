@@ -91,8 +91,8 @@ fn kill(test: &str, phase: &str, random: &mut Random) -> (Ranks, u32, String, In
     let what = format!("nodes {node_sizes}, process {victim} {delay:?} after `{phase}`");
     let mut ranks = Spec::new(test, node_sizes, SeatKind::Minirank, victim).start();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Some((process, word)) = ranks.next(deadline) {
-        if process == victim && word == phase {
+    while ranks.next(deadline).is_some() {
+        if ranks.has_said(victim, phase) && ranks.all_have_begun() {
             // The moment of death is random, and nothing waits for it.
             std::thread::sleep(delay);
             let killed = Instant::now();

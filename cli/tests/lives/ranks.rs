@@ -473,6 +473,11 @@ impl Ranks {
             .is_some_and(|words| words.iter().any(|said| said == word))
     }
 
+    /// Whether each has said something, and so survives the launcher's word that it should end.
+    pub fn all_have_begun(&self) -> bool {
+        self.said.len() == self.size as usize
+    }
+
     /// Ranks, or processes with mini-ranks, that it has.
     pub fn size(&self) -> u32 {
         self.size
