@@ -104,7 +104,7 @@ fn a_rank_that_ends_fails_the_fence_of_the_others_at_once() {
     assert!(
         ended
             .stderr
-            .contains("rank 1 has ended, and others wait for it\n"),
+            .contains("rank 1 has ended, or has left the job, and others wait for it\n"),
         "{}",
         ended.stderr
     );

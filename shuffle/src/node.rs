@@ -15,7 +15,7 @@ use trihop_transport::park::{Parker, ProcessWatch, Seen};
 use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::{Error, Result};
-pub(crate) use door::{Door, Hosts, Introduction, Member, NodeBook, Roster, socket_name};
+pub(crate) use door::{Door, Hosts, Introduction, Member, NodeBook, Roster, missed, socket_name};
 use process::{BELLS, LOOK, Shared, ended, ranks_of, unreachable_or, watch};
 pub(crate) use process::{Label, Met, Process, Unstarted, not_arrived};
 pub(crate) use requests::{Answer, Request, Way};

@@ -406,7 +406,8 @@ impl Job {
         let mut effects = Vec::new();
         for (rank, status) in ended {
             if let Some(member) = self.member(rank) {
-                self.service.end(member, &mut effects);
+                let who = self.name_of(rank);
+                self.service.end(member, &who, &mut effects);
             }
             let was_released = rank >= self.ranks && self.agents_released;
             if !status.success() && !was_released {

@@ -15,7 +15,7 @@ use super::directory::{Arrival, Directory, Newcomer, arrive};
 use super::lives::WatchStart;
 use crate::config::Options;
 use crate::error::Result;
-use crate::node::{Hosts, Introduction, socket_name};
+use crate::node::{Hosts, Introduction, missed, socket_name};
 
 /// What a process has once it knows the others of its node.
 pub(super) struct Arrived {
@@ -79,8 +79,8 @@ impl Arrived {
         } = match arrive(bootstrap, &processes, newcomer) {
             // Who is gone may have ended because of another, which the launcher knows.
             Err(error) if error.is_about_peer() => {
-                bootstrap.check_others()?;
-                return Err(error);
+                let missed = missed(bootstrap).ok().flatten();
+                return Err(missed.unwrap_or(error));
             }
             arrived => arrived?,
         };

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::error::Error as TransportError;
 use trihop_transport::memory::book::Book;
 use trihop_transport::memory::descriptors::{Accepted, DescriptorListener};
 use trihop_transport::park::ProcessWatch;
@@ -136,7 +137,7 @@ impl Door {
     }
 
     /// Waits, as the first rank, until all others of the node have introduced themselves, unless
-    /// the launcher says that one of them has ended; by local rank, `mine` first.
+    /// the launcher misses a rank of the job; by local rank, `mine` first.
     pub fn receive_all(
         &self,
         listener: &DescriptorListener,
@@ -170,7 +171,9 @@ impl Door {
                 }
                 None => {
                     // Others may end because of one that it knows.
-                    launcher.check_others()?;
+                    if let Some(missed) = missed(launcher)? {
+                        return Err(missed);
+                    }
                     if let Some((rank, _)) = watches.iter().find(|(_, watch)| watch.has_ended()) {
                         return Err(ended(*rank));
                     }
@@ -219,6 +222,16 @@ impl Door {
             return NodeBook::attach(descriptor, topology, room);
         }
     }
+}
+
+/// What the launcher says of a rank that cannot come any more, where it knows of one.
+///
+/// # Errors
+/// It does not answer.
+pub(crate) fn missed(launcher: &mut dyn Bootstrap) -> Result<Option<Error>> {
+    let why = launcher.why_missed()?;
+    let launcher = launcher.launcher().name();
+    Ok(why.map(|why| TransportError::Bootstrap { launcher, why }.into()))
 }
 
 fn is_other(topology: &Topology, rank: Rank) -> bool {

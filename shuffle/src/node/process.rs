@@ -88,7 +88,7 @@ impl Label {
 /// Stream number under which doorbells are exchanged.
 pub(super) const BELLS: u16 = u16::MAX;
 
-/// Stream number of what ranks and their agent say to each other.
+/// Stream number of what ranks and their agent say to each other, and of why a process cannot start.
 const SAID: u16 = u16::MAX - 1;
 
 /// How often a rank that waits for doorbells looks whether those that owe them still run.
@@ -177,7 +177,8 @@ impl Process {
         Ok(given)
     }
 
-    /// Says something to a rank of this agent, or to the agent of this rank.
+    /// Says something to another process of the node: to a rank of this agent, or to the agent of
+    /// this rank, or to any why this one cannot start.
     pub(super) fn say(
         &self,
         topology: &Topology,
@@ -343,8 +344,9 @@ impl Process {
 }
 
 /// A process that has not started its job yet. Where it goes before it has, all of its node hear
-/// why: of an agent, whose process may live on, and of any other one, so that they name whose end it
-/// was that has ended others. A rank of an agent tells nobody: it is the agent that misses it.
+/// why: of an agent, whose process may live on, and of any other one, so that those that have not
+/// met all name whose end it was that has ended others. A rank of an agent tells nobody: it is the
+/// agent that misses it. Nor does who has waited for too long: the others do so themselves.
 pub(crate) struct Unstarted<'a> {
     /// None where there is nobody to tell.
     teller: Option<(&'a Process, &'a Topology, u64)>,
@@ -376,14 +378,14 @@ impl<'a> Unstarted<'a> {
             Some(error) => error.to_string(),
             None => "it has panicked, as its log says".to_owned(),
         };
-        let of_peer = error.filter(|error| error.is_about_peer());
-        let said = Said::GivenUp(match (topology.has_agents(), of_peer) {
+        let said = Said::GivenUp(match (topology.has_agents(), error) {
             (true, _) => Error::Environment {
                 key: "agent".to_owned(),
                 why: format!("it could not start this job: {}", why()),
             },
-            (false, Some(error)) => error.clone(),
-            (false, None) => Error::PeerFailed {
+            (false, Some(Error::Bootstrap { .. })) => return,
+            (false, Some(error)) if error.is_about_peer() => error.clone(),
+            (false, _) => Error::PeerFailed {
                 rank: topology.rank_of(topology.endpoint()).0,
                 why: format!("it could not start this job: {}", why()),
             },
@@ -595,6 +597,7 @@ mod tests {
         for (what, error, word) in [
             ("gone", ended(2), "rank 2 is gone"),
             ("failed", Error::config("a", "b"), "rank 0 has failed"),
+            ("late", not_arrived(&[2], &"late"), "rank 0 is gone"),
         ] {
             let mut node = node(what, &topology);
             let (process, topology) = node.remove(0);

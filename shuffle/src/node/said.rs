@@ -13,7 +13,7 @@ pub(super) enum Said {
     Request(u64, Request),
     /// The agent answers it.
     Answer(u64, Answer),
-    /// The agent cannot go on.
+    /// The agent cannot go on, or a process without one cannot start.
     GivenUp(Error),
 }
 

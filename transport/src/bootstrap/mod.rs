@@ -155,13 +155,13 @@ pub trait Bootstrap: Send {
     /// When the launcher fails or answers with bytes that are no value of ours.
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Whether all others may still come, for who waits for them otherwise than in a fence: asked
-    /// now and then. Only a launcher that knows says anything.
+    /// For who waits for others elsewhere than in a fence, before the job has started: why one of
+    /// them cannot come any more, where the launcher knows that.
     ///
     /// # Errors
-    /// When one has ended that others wait for, or the launcher does not answer.
-    fn check_others(&mut self) -> Result<()> {
-        Ok(())
+    /// When the launcher does not answer.
+    fn why_missed(&mut self) -> Result<Option<String>> {
+        Ok(None)
     }
 
     /// Ends the whole job with `status` where the launcher can, and says why; the caller exits

@@ -75,9 +75,9 @@ impl Bootstrap for Shared {
         self.bootstrap.lock().get(from, key)
     }
 
-    fn check_others(&mut self) -> Result<()> {
+    fn why_missed(&mut self) -> Result<Option<String>> {
         self.check_host()?;
-        self.bootstrap.lock().check_others()
+        self.bootstrap.lock().why_missed()
     }
 
     fn abort(&mut self, status: i32, why: &str) {

@@ -75,12 +75,22 @@ impl Client {
         self.ask_done(&Request::Finalize, "taking leave")
     }
 
-    /// Asks whether all others may still come.
+    /// Why not all others may come any more, if so.
     ///
     /// # Errors
-    /// When one has ended, or the launcher does not answer.
-    pub fn check_others(&mut self) -> Result<()> {
-        self.ask_done(&Request::Check, "waiting for the others of the node")
+    /// When the launcher does not answer.
+    pub fn why_missed(&mut self) -> Result<Option<String>> {
+        let doing = "asking for the others of the node";
+        let deadline = self.socket.deadline();
+        let reply = self
+            .send(&Request::Check, deadline)
+            .and_then(|()| self.reply(deadline));
+        match reply {
+            Ok(Reply::Done) => Ok(None),
+            Ok(Reply::Failed(why)) => Ok(Some(why)),
+            Ok(other) => Err(self.unexpected(&other, doing)),
+            Err(problem) => Err(self.broken(problem, doing)),
+        }
     }
 
     /// For how long none of the agents has had a job; `None` where one has.

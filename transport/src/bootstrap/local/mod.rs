@@ -83,8 +83,8 @@ impl Bootstrap for Local {
         self.client.get(from, key)
     }
 
-    fn check_others(&mut self) -> Result<()> {
-        self.client.check_others()
+    fn why_missed(&mut self) -> Result<Option<String>> {
+        self.client.why_missed()
     }
 
     fn abort(&mut self, status: i32, why: &str) {

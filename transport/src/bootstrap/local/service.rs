@@ -105,15 +105,12 @@ impl Service {
         effects.push(Effect::Reply { rank, reply });
     }
 
-    /// A rank's process has ended: a rank that waits for it at a fence need not wait longer. Others
-    /// may end because of it: the first one is named.
-    pub fn end(&mut self, rank: u32, effects: &mut Vec<Effect>) {
+    /// A rank has ended, or takes no part any more: who waits for it at a fence need not wait
+    /// longer. Others may end because of it: the first one is named, as people know it.
+    pub fn end(&mut self, rank: u32, who: &str, effects: &mut Vec<Effect>) {
         self.ranks[rank as usize] = Presence::Ended;
-        let who = match &self.agents {
-            None => format!("rank {rank}"),
-            Some(agents) => format!("agent {}", agents[rank as usize]),
-        };
-        self.fail(format!("{who} has ended, and others wait for it"), effects);
+        let why = format!("{who} has ended, or has left the job, and others wait for it");
+        self.fail(why, effects);
     }
 
     /// A rank is there.
@@ -290,7 +287,7 @@ mod tests {
         (0..3).for_each(|r| hello(&mut service, r));
         take(&mut service, 0, Request::Fence);
         let mut effects = Vec::new();
-        service.end(1, &mut effects);
+        service.end(1, "rank 1", &mut effects);
         assert!(
             matches!(&effects[..], [Effect::Reply { rank: 0, reply: Reply::Failed(why) }] if why.starts_with("rank 1 "))
         );
@@ -310,11 +307,11 @@ mod tests {
         let done = reply(0, Reply::Done);
         assert_eq!(take(&mut service, 0, Request::Check), [done]);
         let mut effects = Vec::new();
-        service.end(2, &mut effects);
+        service.end(2, "rank 2", &mut effects);
         // Another one that has ended because of it.
-        service.end(1, &mut effects);
+        service.end(1, "rank 1", &mut effects);
         assert_eq!(effects, []);
-        let why = "rank 2 has ended, and others wait for it".into();
+        let why = "rank 2 has ended, or has left the job, and others wait for it".into();
         let failed = reply(0, Reply::Failed(why));
         assert_eq!(take(&mut service, 0, Request::Check), [failed]);
     }
@@ -326,18 +323,6 @@ mod tests {
         take(&mut service, 0, Request::Fence);
         let missing = reply(0, Reply::Missing("5".into()));
         assert_eq!(take(&mut service, 0, Request::Missing), [missing]);
-        let mut effects = Vec::new();
-        service.end(1, &mut effects);
-        let [
-            Effect::Reply {
-                rank: 0,
-                reply: Reply::Failed(why),
-            },
-        ] = &effects[..]
-        else {
-            panic!("{effects:?}");
-        };
-        assert!(why.starts_with("agent 5 "), "{why}");
     }
 
     #[test]

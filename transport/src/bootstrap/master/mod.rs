@@ -120,8 +120,8 @@ impl Bootstrap for Master {
         self.client.get(from, key)
     }
 
-    fn check_others(&mut self) -> Result<()> {
-        self.client.check_others()
+    fn why_missed(&mut self) -> Result<Option<String>> {
+        self.client.why_missed()
     }
 
     /// The other ranks hear of it in their next call; nobody can end their processes.

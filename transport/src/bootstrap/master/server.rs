@@ -12,10 +12,10 @@ use rustix::process::{Resource, getrlimit};
 use super::ENV_SECRET_FILE;
 use super::gate::{self, At, Gate, STRANGERS_MAX};
 use super::handshake::Claim;
-use crate::bootstrap::local::ENV_SIZE;
 use crate::bootstrap::local::connection::Connection;
 use crate::bootstrap::local::service::{Effect, Service};
 use crate::bootstrap::local::wire::{Reply, Request};
+use crate::bootstrap::local::{ENV_RANK, ENV_SIZE};
 use crate::error::{Error, Result};
 use crate::masked::{self, MaskedThread};
 use crate::secret::Secret;
@@ -189,7 +189,9 @@ impl Serving {
 
     fn hang_up(&mut self, rank: usize, effects: &mut Vec<Effect>) {
         if self.ranks[rank].take().is_some() {
-            self.service.end(rank as u32, effects);
+            // It may host several ranks.
+            let who = format!("the process with {ENV_RANK}={rank}");
+            self.service.end(rank as u32, &who, effects);
         }
     }
 

@@ -199,11 +199,12 @@ fn an_abort_reaches_all_and_a_rank_that_ends_is_named() {
     }
     let (listener, place) = self::listener();
     let ends = rank(&place, claim(1, 2), SECRET, |master| drop(master.unwrap()));
-    let text = serve(listener, 2).unwrap().fence().unwrap_err().to_string();
-    assert!(
-        text.ends_with("rank 1 has ended, and others wait for it"),
-        "{text}"
-    );
+    let mut rank_0 = serve(listener, 2).unwrap();
+    let text = rank_0.fence().unwrap_err().to_string();
+    let why = "TRIHOP_RANK=1 has ended, or has left the job, and others wait for it";
+    assert!(text.ends_with(why), "{text}");
+    let missed = rank_0.why_missed().unwrap().unwrap_or_default();
+    assert!(missed.ends_with(why), "{missed}");
     ends.join().unwrap();
 }
 

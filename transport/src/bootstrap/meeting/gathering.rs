@@ -318,7 +318,8 @@ impl Gatherings {
                 };
                 let mut effects = Vec::new();
                 job.members[member as usize].1 = None;
-                job.service.end(member, &mut effects);
+                let who = format!("agent {agent}");
+                job.service.end(member, &who, &mut effects);
                 job.apply(effects, replies);
                 if job.members.iter().all(|(_, guest)| guest.is_none()) {
                     self.jobs.remove(&number);

@@ -437,10 +437,10 @@ impl Bootstrap for JobOfAgents {
         }
     }
 
-    fn check_others(&mut self) -> Result<()> {
+    fn why_missed(&mut self) -> Result<Option<String>> {
         match &mut self.alone {
-            Some(alone) => alone.check_others(),
-            None => self.client.check_others(),
+            Some(alone) => alone.why_missed(),
+            None => self.client.why_missed(),
         }
     }
 

@@ -132,6 +132,28 @@ fn an_agent_that_ends_ends_the_meeting_and_jobs_go_on() {
 }
 
 #[test]
+fn who_waits_for_an_agent_that_has_left_their_job_hears_so_when_it_asks() {
+    let (_server, joiners) = meeting(2, watchdog::PERIOD);
+    let _stays: Vec<Client> = joiners.iter().map(Joiner::stay).collect();
+    let other = joiners[1].clone();
+    let other = thread::spawn(move || other.join_by_name("job").unwrap());
+    let mut job = joiners[0].join_by_name("job").unwrap();
+    let others_job = other.join().unwrap();
+    assert_eq!(job.why_missed(), Ok(None));
+    drop(others_job);
+    let missed = loop {
+        match job.why_missed().unwrap() {
+            Some(missed) => break missed,
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(
+        missed.starts_with("agent 1 has ended, or has left"),
+        "{missed}"
+    );
+}
+
+#[test]
 fn who_waits_in_vain_hears_for_whom_and_who_gives_up_leaves_its_place() {
     let (_server, joiners) = meeting(3, Duration::from_millis(300));
     let other = joiners[2].clone();
