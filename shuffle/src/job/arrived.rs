@@ -76,14 +76,12 @@ impl Arrived {
             names,
             sharers,
             directory,
-        } = match arrive(bootstrap, &processes, newcomer) {
+        } = arrive(bootstrap, &processes, newcomer).map_err(|error| {
             // Who is gone may have ended because of another, which the launcher knows.
-            Err(error) if error.is_about_peer() => {
-                let missed = missed(bootstrap).ok().flatten();
-                return Err(missed.unwrap_or(error));
-            }
-            arrived => arrived?,
-        };
+            let asks = error.is_about_peer();
+            let missed = asks.then(|| missed(bootstrap).ok().flatten());
+            missed.flatten().unwrap_or(error)
+        })?;
         let first = |process: Rank| topology.first_of_process(process.0).into();
         let here = processes.ranks_of(processes.node()).zip(names);
         let others = here.filter(|(process, _)| *process != processes.rank());

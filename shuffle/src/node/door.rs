@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::Bootstrap;
 use trihop_transport::error::Error as TransportError;
@@ -18,6 +18,10 @@ use trihop_transport::topology::{NodeId, Rank, Topology};
 
 use super::{LOOK, ended, not_arrived, unreachable_or, watch};
 use crate::error::{Error, Result};
+
+/// How often the first rank, while it waits for others, asks the launcher whether all can still
+/// come.
+const ASK: Duration = Duration::from_secs(1);
 
 /// Number of the roster in a node's book.
 const ROSTER: usize = 0;
@@ -149,6 +153,7 @@ impl Door {
         let mut known: Vec<Option<Introduction>> = vec![None; topology.local_size() as usize];
         known[0] = Some(mine);
         let mut watches: Vec<(u32, ProcessWatch)> = Vec::new();
+        let mut asks_at = Instant::now() + ASK;
         while known.contains(&None) {
             match accept_soon(listener, deadline)? {
                 Some((bytes, _, process)) => {
@@ -170,11 +175,15 @@ impl Door {
                     return Err(not_arrived(&absent.collect::<Vec<_>>(), &"no word of them"));
                 }
                 None => {
-                    // Others may end because of one that it knows.
-                    if let Some(missed) = missed(launcher)? {
-                        return Err(missed);
+                    let gone = watches.iter().find(|(_, watch)| watch.has_ended());
+                    // Who is gone may have ended because of another, which the launcher knows.
+                    if gone.is_some() || Instant::now() >= asks_at {
+                        asks_at = Instant::now() + ASK;
+                        if let Some(missed) = missed(launcher)? {
+                            return Err(missed);
+                        }
                     }
-                    if let Some((rank, _)) = watches.iter().find(|(_, watch)| watch.has_ended()) {
+                    if let Some((rank, _)) = gone {
                         return Err(ended(*rank));
                     }
                 }

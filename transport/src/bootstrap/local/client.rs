@@ -81,11 +81,7 @@ impl Client {
     /// When the launcher does not answer.
     pub fn why_missed(&mut self) -> Result<Option<String>> {
         let doing = "asking for the others of the node";
-        let deadline = self.socket.deadline();
-        let reply = self
-            .send(&Request::Check, deadline)
-            .and_then(|()| self.reply(deadline));
-        match reply {
+        match self.exchange(&Request::Check, self.socket.deadline()) {
             Ok(Reply::Done) => Ok(None),
             Ok(Reply::Failed(why)) => Ok(Some(why)),
             Ok(other) => Err(self.unexpected(&other, doing)),
@@ -205,15 +201,16 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Request, doing: &str) -> Result<Reply> {
-        let deadline = self.socket.deadline();
-        let reply = self
-            .send(request, deadline)
-            .and_then(|()| self.reply(deadline));
-        match reply {
+        match self.exchange(request, self.socket.deadline()) {
             Ok(Reply::Failed(why)) => Err(self.failed(format!("{why} (while {doing})"))),
             Ok(reply) => Ok(reply),
             Err(problem) => Err(self.broken(problem, doing)),
         }
+    }
+
+    fn exchange(&mut self, request: &Request, deadline: Instant) -> Result<Reply, Problem> {
+        self.send(request, deadline)?;
+        self.reply(deadline)
     }
 
     fn send(&self, request: &Request, deadline: Instant) -> Result<(), Problem> {
@@ -236,10 +233,7 @@ impl Client {
     fn late(&mut self, who: &str) -> Result<Reply> {
         let deadline = Instant::now() + MISSING_WAIT;
         let waited = self.socket.wait();
-        let missing = match self
-            .send(&Request::Missing, deadline)
-            .and_then(|()| self.reply(deadline))
-        {
+        let missing = match self.exchange(&Request::Missing, deadline) {
             Ok(Reply::Missing(ranks)) => ranks,
             Ok(Reply::Failed(why)) => return Err(self.failed(why)),
             // That to this question follows it.
@@ -302,11 +296,7 @@ impl Store for Client {
     }
 
     fn fence(&mut self) -> Result<()> {
-        let deadline = self.socket.deadline();
-        let reply = self
-            .send(&Request::Fence, deadline)
-            .and_then(|()| self.reply(deadline));
-        let reply = match reply {
+        let reply = match self.exchange(&Request::Fence, self.socket.deadline()) {
             Ok(reply) => reply,
             Err(Problem::Broken(Broken::Late)) => self.late("missing at a fence")?,
             Err(problem) => return Err(self.broken(problem, "waiting at a fence")),
