@@ -790,10 +790,11 @@ typedef struct trihop_message_t {
 //
 // Threads: of an inline job in calls that make progress, on the thread that makes them, and not
 // before the one that opens the stream has returned. Of a job with threads on a delivery thread, or
-// by a call that waits for the end of a step (a fence, a round, a close), one call at a time, the
-// first one after the handle was stored. It may block, but neither for what the program does behind
-// such a call, nor for a lock that the program keeps meanwhile. Its senders then wait, and so do
-// the other streams of the same thread: with the option `own_thread` a stream has one of its own.
+// by a call that waits for the end of a step, of this stream or another one (a fence, a round, a
+// close), one call at a time, the first one after the handle was stored. It may block, but neither
+// for what the program does behind such a call, nor for a lock that the program keeps meanwhile.
+// Its senders then wait, and so do the other streams of the same thread: with the option
+// `own_thread` a stream has one of its own.
 //
 // It may send on any stream of the job, its own one too, to any rank, any number of times: see
 // `trihop_stream_send`. It may not wait for others: no flush, fence, collective, open or close. It

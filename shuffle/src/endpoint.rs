@@ -509,7 +509,10 @@ impl Engine {
         remotes.trace = self.trace.of_stream(id);
         let inbound = Inbound::new(inbox, links, &route, &options);
         let (members, topology) = (Arc::clone(&self.members), self.topology.clone());
-        let queues = Queues::new(route, members, topology, lanes, remotes);
+        let mut queues = Queues::new(route, members, topology, lanes, remotes);
+        if id == SYSTEM_STREAM {
+            queues = queues.of_all_streams();
+        }
         let rounds = Rounds::new(&queues.route);
         let out = Outbound::new(
             &name,

@@ -29,6 +29,8 @@ struct Turns {
     net: Net,
     now_ns: u64,
     fences: Vec<Fence>,
+    /// They are of all streams.
+    of_all: bool,
     handled: Rc<Cell<u32>>,
 }
 
@@ -58,6 +60,7 @@ impl Turns {
             job: Simulation::over(fabric, &topology, &options, sink, Box::new(handle)).unwrap(),
             now_ns: 0,
             fences: (0..topology.size()).map(|_| Fence::default()).collect(),
+            of_all: false,
             handled: Rc::clone(&handled),
         }
     }
@@ -78,16 +81,23 @@ impl Turns {
 
     /// Whether the fence has ended for a rank, which joins it by asking.
     fn fenced(&mut self, rank: usize) -> bool {
-        let (state, out, collectives) = self.job.members[rank].stream_mut();
-        self.fences[rank].poll(state, out, collectives)
+        let (member, fence) = (&mut self.job.members[rank], &mut self.fences[rank]);
+        if self.of_all {
+            return member.engine.poll_fence(fence);
+        }
+        let (state, out, collectives) = member.stream_mut();
+        fence.poll(state, out, collectives)
     }
 }
 
 /// Ranks 0, 2 and 3 have been counted before anything was sent. What is handled after that at rank
 /// 2 makes it send twice: one of these is counted as delivered, and stands for the one that is
 /// still under way.
-fn counts_that_agree_by_chance(nodes: &[u32]) {
-    let mut turns = Turns::new(nodes);
+fn counts_that_agree_by_chance(nodes: &[u32], of_all: bool) {
+    let mut turns = Turns {
+        of_all,
+        ..Turns::new(nodes)
+    };
     for rank in [0, 2, 3] {
         assert!(!turns.fenced(rank));
         turns.progress(rank);
@@ -120,12 +130,18 @@ fn counts_that_agree_by_chance(nodes: &[u32]) {
 
 #[test]
 fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
-    counts_that_agree_by_chance(&[4]);
+    counts_that_agree_by_chance(&[4], false);
 }
 
 #[test]
 fn a_fence_of_nodes_does_not_end_by_counts_that_agree_by_chance() {
-    counts_that_agree_by_chance(&[1; 4]);
+    counts_that_agree_by_chance(&[1; 4], false);
+}
+
+#[test]
+fn a_fence_of_all_streams_does_not_end_by_counts_that_agree_by_chance() {
+    counts_that_agree_by_chance(&[4], true);
+    counts_that_agree_by_chance(&[1; 4], true);
 }
 
 /// Others count nothing while a handler runs, however long that takes.
@@ -148,9 +164,11 @@ fn who_handles_something_shows_nothing() {
     assert!(!is_shown(&mut turns));
 }
 
-#[test]
-fn who_is_about_to_sleep_sees_that_its_fence_is_over() {
-    let mut turns = Turns::new(&[2]);
+fn who_is_about_to_sleep(of_all: bool) {
+    let mut turns = Turns {
+        of_all,
+        ..Turns::new(&[2])
+    };
     assert!(!turns.fenced(0));
     turns.progress(0);
     let is_awake = |turns: &mut Turns| turns.job.members[0].engine.must_stay_awake();
@@ -159,6 +177,12 @@ fn who_is_about_to_sleep_sees_that_its_fence_is_over() {
     assert!(is_awake(&mut turns), "nothing has come but the end");
     assert!(turns.fenced(0));
     assert!(!is_awake(&mut turns));
+}
+
+#[test]
+fn who_is_about_to_sleep_sees_that_its_fence_is_over() {
+    who_is_about_to_sleep(false);
+    who_is_about_to_sleep(true);
 }
 
 /// A rank that is asked for deliveries while three have come and one fits its queue.

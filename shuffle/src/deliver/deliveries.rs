@@ -21,7 +21,7 @@ const MUCH_BYTES: usize = 64 << 10;
 type Call = Box<dyn FnOnce() + Send>;
 
 /// The queues of the streams that share a delivery thread. It takes what is in them, and so do
-/// callers that wait for what they take: one at a time, until it is through with that.
+/// callers that wait for handlers: one at a time, until it is through with that.
 pub(crate) struct Deliveries(Mailbox<Slots>);
 
 struct Slots {
@@ -36,17 +36,29 @@ struct Slots {
     /// Of which stream that is, where it is of one, and how many were taken by then.
     of: Option<usize>,
     taken: u64,
-    /// It was a caller who has taken something last.
-    helped: bool,
+    /// Callers that take what comes, for as long as they are awake.
+    attended: u32,
 }
 
 impl Slots {
     /// Whether there is enough for the delivery thread to go on.
     fn content(&self) -> Content {
-        let all = self.pending.iter().flatten().map(Pending::content);
+        let all = self.pending.iter().flatten();
         match self.calls.is_empty() {
-            true => all.max().unwrap_or(Content::Nothing),
+            true => all
+                .map(|of| self.left_of(of))
+                .max()
+                .unwrap_or(Content::Nothing),
             false => Content::Enough,
+        }
+    }
+
+    /// What a stream has for the delivery thread: callers that attend take what is enough for a
+    /// handler.
+    fn left_of(&self, pending: &Pending) -> Content {
+        match pending.content() {
+            Content::Enough if self.attended > 0 && !pending.queue.is_empty() => Content::Nothing,
+            content => content,
         }
     }
 }
@@ -68,8 +80,6 @@ pub(super) struct Pending {
     pub closed: bool,
     /// It was told to.
     ended: bool,
-    /// Callers that take what comes, for as long as they are awake.
-    attended: u32,
     piece_records: usize,
     threshold: usize,
 }
@@ -94,7 +104,7 @@ impl Deliveries {
             busy: false,
             of: None,
             taken: 0,
-            helped: false,
+            attended: 0,
         }))
     }
 
@@ -119,16 +129,18 @@ impl Deliveries {
         drop(queue); // with nothing locked
     }
 
-    /// Uses the queue of a stream; `change` says beside its result what is in it now.
+    /// Uses the queue of a stream; `change` says beside its result whether the delivery thread is
+    /// to hear what is in it now.
     #[inline]
-    pub(super) fn with<R>(
-        &self,
-        slot: usize,
-        change: impl FnOnce(&mut Pending) -> (R, Content),
-    ) -> R {
+    pub(super) fn with<R>(&self, slot: usize, change: impl FnOnce(&mut Pending) -> (R, bool)) -> R {
         self.0.with(|slots| {
-            let pending = slots.pending[slot].as_mut();
-            change(pending.expect("the queue of a handover lives as long as that"))
+            let lives = "the queue of a handover lives as long as that";
+            let (result, shows) = change(slots.pending[slot].as_mut().expect(lives));
+            let content = match &slots.pending[slot] {
+                Some(pending) if shows => slots.left_of(pending),
+                _ => Content::Nothing,
+            };
+            (result, content)
         })
     }
 
@@ -164,27 +176,22 @@ impl Deliveries {
                     NextDelivery::Call(_) | NextDelivery::End(_) => None,
                 };
                 slots.begin(of);
-                slots.helped = false;
             }
             next
         })
     }
 
-    /// As [`Deliveries::next`], for a caller that waits for the stream with this number and does
-    /// not sleep for it: whether there is a chunk to be handed to its handler. Where the thread has
-    /// something of another stream, callers and the thread take turns.
-    pub fn take_of(&self, slot: usize, chunk: &mut Chunk) -> bool {
+    /// As [`Deliveries::next`], for a caller that attends and does not sleep for it: the number of
+    /// a stream whose handler is to be handed the chunk.
+    pub fn take(&self, chunk: &mut Chunk) -> Option<usize> {
+        debug_assert!(chunk.entries.is_empty());
         self.0.with(|slots| {
-            let is_next = !slots.helped || slots.content() != Content::Enough;
-            let may = !slots.busy && slots.calls.is_empty() && is_next;
-            let pending = slots.pending[slot].as_mut().filter(|_| may);
-            let pending = pending.filter(|of| of.wanted() == Content::Enough);
-            if let Some(pending) = pending.filter(|of| !of.queue.is_empty()) {
-                pending.take(chunk);
-                slots.begin(Some(slot));
-                slots.helped = true;
+            let may = !slots.busy && slots.calls.is_empty();
+            let slot = may.then(|| slots.take_next(chunk)).flatten();
+            if slot.is_some() {
+                slots.begin(slot);
             }
-            (!chunk.entries.is_empty(), Content::Nothing)
+            (slot, Content::Nothing)
         })
     }
 
@@ -204,14 +211,14 @@ impl Deliveries {
         });
     }
 
-    /// A caller takes what comes for a stream from now on, or no more.
-    pub fn attend(&self, slot: usize, begins: bool) {
-        self.with(slot, |pending| {
+    /// A caller takes what comes from now on, or no more.
+    pub fn attend(&self, begins: bool) {
+        self.0.with(|slots| {
             match begins {
-                true => pending.attended += 1,
-                false => pending.attended -= 1,
+                true => slots.attended += 1,
+                false => slots.attended -= 1,
             }
-            ((), pending.content())
+            ((), slots.content())
         });
     }
 
@@ -235,29 +242,47 @@ impl Slots {
         let mut waits = false;
         for step in 0..count {
             let slot = (self.next + step) % count;
-            let Some(pending) = &mut self.pending[slot] else {
-                continue;
-            };
-            match pending.content() {
-                Content::Nothing => continue,
-                Content::Something if !late => {
+            let content = self.pending[slot].as_ref().map(|of| self.left_of(of));
+            match content {
+                None | Some(Content::Nothing) => continue,
+                Some(Content::Something) if !late => {
                     waits = true;
                     continue;
                 }
                 _ => {}
             }
-            self.next = slot + 1;
-            if pending.queue.is_empty() {
-                pending.ended = true;
-                return Mail::Taken(NextDelivery::End(slot));
-            }
-            pending.take(chunk);
-            return Mail::Taken(NextDelivery::Deliver(slot));
+            return Mail::Taken(match self.take_of(slot, chunk) {
+                true => NextDelivery::Deliver(slot),
+                false => NextDelivery::End(slot),
+            });
         }
         match waits {
             true => Mail::Soon(PATIENCE),
             false => Mail::Nothing,
         }
+    }
+
+    /// Takes what is enough for a handler, of the next stream that has that; which one it is.
+    fn take_next(&mut self, chunk: &mut Chunk) -> Option<usize> {
+        let count = self.pending.len();
+        let has_enough = |of: &Pending| of.content() == Content::Enough && !of.queue.is_empty();
+        let mut slots = (self.next..count).chain(0..self.next.min(count));
+        let slot = slots.find(|&slot| self.pending[slot].as_ref().is_some_and(has_enough))?;
+        self.take_of(slot, chunk);
+        Some(slot)
+    }
+
+    /// Takes what a stream has; false where it has nothing, and its handler is to be dropped.
+    fn take_of(&mut self, slot: usize, chunk: &mut Chunk) -> bool {
+        self.next = slot + 1;
+        let Some(pending) = &mut self.pending[slot] else {
+            return false;
+        };
+        pending.ended = pending.queue.is_empty();
+        pending
+            .queue
+            .take(pending.piece_records, &mut chunk.entries);
+        !pending.ended
     }
 }
 
@@ -272,7 +297,6 @@ impl Pending {
             failure: None,
             closed: false,
             ended: false,
-            attended: 0,
             piece_records,
             threshold: options.shim.deliverq_threshold,
         }
@@ -283,10 +307,6 @@ impl Pending {
         self.queue.push(delivery)?;
         self.handed += (self.queue.records() - before) as u64;
         Ok(())
-    }
-
-    fn take(&mut self, chunk: &mut Chunk) {
-        self.queue.take(self.piece_records, &mut chunk.entries);
     }
 
     /// Records that the handler is through with.
@@ -303,17 +323,8 @@ impl Pending {
             || self.awaited > self.passed()
     }
 
-    /// Whether there is enough for the delivery thread to begin, which it leaves to who attends to
-    /// it.
-    pub fn content(&self) -> Content {
-        match self.attended {
-            0 => self.wanted(),
-            _ => Content::Nothing,
-        }
-    }
-
     /// Whether there is enough for whoever hands it to the handler.
-    fn wanted(&self) -> Content {
+    fn content(&self) -> Content {
         let queue = &self.queue;
         if self.ended || queue.is_empty() && !self.closed {
             Content::Nothing
@@ -344,45 +355,49 @@ mod tests {
         let slot = deliveries.insert(Pending::new(&StreamOptions::default(), 1));
         deliveries.with(slot, |pending| {
             (0..records).for_each(|_| pending.push(&record).unwrap());
-            ((), pending.content())
+            ((), true)
         });
         slot
     }
 
     #[test]
-    fn a_caller_that_waits_and_the_thread_take_turns_where_it_has_other_streams() {
+    fn who_attends_takes_what_all_streams_have_by_turns() {
         let deliveries = Deliveries::new();
-        let (helped, other) = (with_records(&deliveries, 3), with_records(&deliveries, 1));
-        deliveries.attend(helped, true);
+        let [one, other] = [2, 1].map(|records| with_records(&deliveries, records));
+        deliveries.attend(true);
         let mut chunk = Chunk::default();
-        let mut takes = || {
-            let takes = deliveries.take_of(helped, &mut chunk);
-            if takes {
-                chunk.entries.clear();
+        let mut takes = |ends: bool| {
+            let slot = deliveries.take(&mut chunk);
+            chunk.entries.clear();
+            if ends {
                 deliveries.give_back();
             }
-            takes
+            slot
         };
-        assert!(takes(), "the first time");
-        assert!(!takes(), "the other stream waits");
-        let mut theirs = Chunk::default();
-        match deliveries.next(&mut theirs, false) {
-            Some(NextDelivery::Deliver(slot)) => assert_eq!(slot, other),
+        assert_eq!(takes(true), Some(one));
+        assert_eq!(takes(false), Some(other));
+        assert_eq!(takes(true), None, "another caller has taken something");
+        assert_eq!(takes(true), Some(one));
+        assert_eq!(takes(true), None, "nothing is left");
+        // A handler is dropped by the thread, whoever attends.
+        deliveries.with(other, |pending| {
+            pending.closed = true;
+            ((), true)
+        });
+        assert_eq!(takes(true), None);
+        match deliveries.next(&mut Chunk::default(), false) {
+            Some(NextDelivery::End(slot)) => assert_eq!(slot, other),
             _ => panic!("nothing for the thread"),
         }
-        assert!(!takes(), "the thread is not through");
-        deliveries.give_back();
-        assert!(takes() && takes(), "nothing else waits");
-        assert!(!takes(), "nothing is left");
     }
 
     #[test]
-    fn the_thread_goes_on_once_a_caller_is_through() {
+    fn the_thread_goes_on_once_a_caller_attends_no_more() {
         let deliveries = Deliveries::new();
-        let [helped, other] = [1, 1].map(|records| with_records(&deliveries, records));
-        deliveries.attend(helped, true);
+        let [one, other] = [1, 1].map(|records| with_records(&deliveries, records));
+        deliveries.attend(true);
         let mut chunk = Chunk::default();
-        assert!(deliveries.take_of(helped, &mut chunk));
+        assert_eq!(deliveries.take(&mut chunk), Some(one));
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| match deliveries.next(&mut Chunk::default(), false) {
                 Some(NextDelivery::Deliver(slot)) => slot,
@@ -391,6 +406,7 @@ mod tests {
             // It sleeps by now, most likely.
             std::thread::sleep(Duration::from_millis(50));
             deliveries.give_back();
+            deliveries.attend(false);
             assert_eq!(thread.join().unwrap(), other);
         });
     }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use trihop_transport::park::{Content, Gauge};
+use trihop_transport::park::Gauge;
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Bell;
 use trihop_transport::sync::Flag;
@@ -108,17 +108,6 @@ impl Handover {
         &self.deliveries
     }
 
-    /// A caller takes what comes from now on, or no more: see [`Deliveries::attend`].
-    pub fn attend(&self, begins: bool) {
-        self.deliveries.attend(self.slot, begins);
-    }
-
-    /// What there is for the handler, for a caller that hands it over; whether there is anything.
-    /// It is through with that before it calls [`Deliveries::give_back`].
-    pub fn take(&self, chunk: &mut Chunk) -> bool {
-        self.deliveries.take_of(self.slot, chunk)
-    }
-
     /// What is handed to the handler now, as a number that others do not have.
     pub fn under_way(&self) -> Option<u64> {
         self.deliveries.under_way(self.slot)
@@ -130,10 +119,8 @@ impl Handover {
     }
 
     fn with<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
-        self.deliveries.with(self.slot, |pending| {
-            let result = change(pending);
-            (result, pending.content())
-        })
+        self.deliveries
+            .with(self.slot, |pending| (change(pending), true))
     }
 
     /// As `with`, for a caller that calls [`show`](Self::show) before long: waking per delivery
@@ -141,7 +128,7 @@ impl Handover {
     fn with_quietly<R>(&self, change: impl FnOnce(&mut Pending) -> R) -> R {
         self.unshown.raise();
         self.deliveries
-            .with(self.slot, |pending| (change(pending), Content::Nothing))
+            .with(self.slot, |pending| (change(pending), false))
     }
 
     /// Wakes the delivery thread if it sleeps and there is something for it that it was not shown
@@ -162,11 +149,8 @@ impl Handover {
             return;
         }
         let much = self.deliveries.with(self.slot, |pending| {
-            let content = match pending.is_much() {
-                true => pending.content(),
-                false => Content::Nothing,
-            };
-            (content == Content::Enough, content)
+            let is_much = pending.is_much();
+            (is_much, is_much)
         });
         if much {
             self.unshown.lower();

@@ -2,13 +2,13 @@
 
 use super::{Engine, SYSTEM_STREAM};
 use crate::config::{Shares, StreamOptions};
-use crate::engine::StreamState;
 use crate::engine::inbound::Links;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Ticket};
-use crate::terminate::flush::{Counted, Fence};
+use crate::terminate::flush::Fence;
+use trihop_transport::ring::census::Counts;
 
 /// Whose collectives come in one order on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,35 +17,6 @@ pub(crate) enum Channel {
     Calls,
     /// Those of a thread that opens and closes streams beside it.
     Apart,
-}
-
-/// All open streams of a job but that of the collectives.
-struct AllStreams<'a> {
-    open: &'a [usize],
-    streams: &'a mut [StreamState],
-    outs: &'a [Outbound],
-}
-
-impl Counted for AllStreams<'_> {
-    fn is_quiet(&self) -> bool {
-        let mut open = self.open.iter();
-        open.all(|&at| self.streams[at].is_quiet(&self.outs[at]))
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        let sent = self.open.iter().map(|&at| self.outs[at].sent);
-        let delivered = self.open.iter().map(|&at| self.streams[at].delivered());
-        let add = |sum: u64, count| sum.wrapping_add(count);
-        (sent.fold(0, add), delivered.fold(0, add))
-    }
-
-    fn hurry(&mut self) {
-        self.open.iter().for_each(|&at| self.streams[at].hurry());
-    }
-
-    fn calm(&mut self) {
-        self.open.iter().for_each(|&at| self.streams[at].calm());
-    }
 }
 
 /// Number of [`Channel::Apart`]: no stream has it.
@@ -160,12 +131,44 @@ impl Engine {
     /// Whether a fence of all open streams together is complete on all ranks; to be asked after each
     /// round of progress.
     pub fn poll_fence(&mut self, fence: &mut Fence) -> bool {
-        let mut all = AllStreams {
-            open: self.open.get(1..).unwrap_or_default(),
-            streams: &mut self.streams,
-            outs: &self.outs,
+        let Some((&system, open)) = self.open.split_first() else {
+            return false;
         };
-        fence.poll_over(&mut all, FENCES, &mut self.collectives)
+        let (streams, outs) = (&mut self.streams, &mut self.outs);
+        if fence.begin(&mut outs[system], FENCES, &mut self.collectives) {
+            open.iter().for_each(|&at| streams[at].hurry());
+        }
+        let is_quiet = open.iter().all(|&at| streams[at].is_quiet(&outs[at]));
+        // All ranks count the same streams: none is closed beside such a fence.
+        let counts = is_quiet.then(|| {
+            let of = |&at: &usize| streams[at].counts(&outs[at]);
+            open.iter()
+                .map(of)
+                .fold(Counts::default(), |sum, of| Counts {
+                    sent: sum.sent.wrapping_add(of.sent),
+                    delivered: sum.delivered.wrapping_add(of.delivered),
+                    ..sum
+                })
+        });
+        if counts.is_some()
+            && let Some(line) = outs[system].queues.census_line()
+        {
+            let open = open.iter();
+            open.for_each(|&at| outs[at].queues.hide_with_census(&line));
+        }
+        let is_over = fence.is_over(counts, &mut outs[system], &mut self.collectives);
+        if is_over {
+            open.iter().for_each(|&at| streams[at].calm());
+        }
+        is_over
+    }
+
+    /// The fence of all streams that has begun is given up: it may never be over.
+    pub fn give_up_fence(&mut self) {
+        if let Some(&system) = self.open.first() {
+            self.outs[system].queues.give_up_census();
+        }
+        self.calm_all();
     }
 
     /// Whether all results of collectives that others wait for have left this rank, and nobody

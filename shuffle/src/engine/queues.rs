@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, paint, run_flags};
+use trihop_transport::ring::CensusLine;
 use trihop_transport::ring::census::Counts;
 use trihop_transport::topology::{Rank, Topology};
 
@@ -331,6 +332,30 @@ impl Queues {
         }
     }
 
+    /// Whether the job has several nodes.
+    pub fn has_other_nodes(&self) -> bool {
+        self.topology.nodes() > 1
+    }
+
+    /// They are of the job's own stream: its fences are those of all others together.
+    pub fn of_all_streams(mut self) -> Self {
+        self.census = self.census.map(Census::of_all);
+        self
+    }
+
+    /// Where this rank shows what it has to the others of its node.
+    pub fn census_line(&mut self) -> Option<CensusLine> {
+        let census = self.census.as_mut()?;
+        census.own_line(self.lanes.segments())
+    }
+
+    /// See [`Census::hide_with`].
+    pub fn hide_with_census(&mut self, of_all: &CensusLine) {
+        if let Some(census) = &mut self.census {
+            census.hide_with(of_all);
+        }
+    }
+
     /// Whether a fence that this rank waits for waits for time.
     pub fn is_census_paused(&self) -> bool {
         self.census.as_ref().is_some_and(Census::is_paused)
@@ -380,7 +405,7 @@ impl Queues {
     /// So many collective calls of the stream have begun here, with those fences that have a ticket
     /// of a count of all nodes.
     pub fn has_called(&mut self, begun: u64) {
-        let counts_fences = self.topology.nodes() > 1;
+        let counts_fences = self.has_other_nodes();
         if let Some(census) = &mut self.census {
             let fences = match counts_fences {
                 true => census.come().censuses,

@@ -89,7 +89,7 @@ impl JobState {
                         self.parked.given_up.push(given_up.number);
                     }
                 }
-                self.engine.calm_all();
+                self.engine.give_up_fence();
                 return Err(gone);
             }
         } else {

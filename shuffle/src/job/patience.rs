@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use trihop_transport::notice;
 
 use super::JobState;
-use crate::endpoint::FENCES;
+use crate::endpoint::{FENCES, SYSTEM_STREAM};
+use crate::engine::StreamState;
 use crate::engine::reasons::{Reasons, at_a_glance};
 use crate::observe::WaitNote;
 use crate::terminate::collective::Missing;
@@ -106,10 +107,10 @@ impl JobState {
         }
         for (state, out) in self.engine.open_streams() {
             // Who ends a step whose contributors are not done here is not behind.
-            let is_behind = !self.is_ending(state.id);
+            let is_behind = !self.is_in_fence(state.id);
             let fence = is_behind.then(|| Fence::ahead(state, out)).flatten();
             for ahead in Round::ahead(state, out).into_iter().chain(fence) {
-                reasons.add(|| format!("`{}`: {ahead}", state.name));
+                reasons.add(|| format!("{}: {ahead}", fenced(state)));
             }
         }
         let under_way = self.parked.rounds();
@@ -124,10 +125,14 @@ impl JobState {
                 reasons.add(|| format!("`{}`: {missing}", state.name));
             }
         }
-        let fences = self.parked.ends();
-        for (state, out) in fences.filter_map(|id| self.engine.stream(id).ok()) {
+        let fences = self
+            .parked
+            .ends()
+            .filter_map(|id| self.engine.stream(id).ok());
+        let of_all = self.engine.open_streams().next();
+        for (state, out) in fences.chain(of_all.filter(|_| self.parked.of_all.is_some())) {
             if let Some(missing) = Fence::awaited(state, out) {
-                reasons.add(|| format!("`{}`: {missing}", state.name));
+                reasons.add(|| format!("{}: {missing}", fenced(state)));
             }
         }
         for missing in self.missing() {
@@ -177,6 +182,15 @@ impl JobState {
             || ends.any(|id| (self.engine.stream(id)).is_ok_and(|(state, _)| state.id == channel))
     }
 
+    /// Whether a fence of the stream with this number is under way here, or the end of its step; of
+    /// the job's own stream, a fence of all others.
+    fn is_in_fence(&self, stream: u16) -> bool {
+        match stream {
+            SYSTEM_STREAM => self.parked.of_all.is_some(),
+            _ => self.is_ending(stream),
+        }
+    }
+
     /// Whether this rank is at the end of a step or in a collective, and others are at another.
     fn is_elsewhere(&self) -> bool {
         let (behind, begun): (Vec<_>, Vec<_>) =
@@ -185,11 +199,19 @@ impl JobState {
         let is_behind = !behind.is_empty()
             || open.any(|(state, out)| {
                 let mut ahead = out.queues.ahead_in_census();
-                state.rounds.is_behind() || !self.is_ending(state.id) && ahead.next().is_some()
+                state.rounds.is_behind() || !self.is_in_fence(state.id) && ahead.next().is_some()
             });
         let parked = &self.parked;
         let ends = parked.ends().chain(parked.rounds()).next().is_some();
         is_behind && (ends || parked.of_all.is_some() || !begun.is_empty())
+    }
+}
+
+/// What a fence is of, in words.
+fn fenced(state: &StreamState) -> String {
+    match state.id {
+        SYSTEM_STREAM => "all streams".to_owned(),
+        _ => format!("`{}`", state.name),
     }
 }
 

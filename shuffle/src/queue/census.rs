@@ -6,6 +6,11 @@
 //! Where the job has several nodes, one rank of each speaks for it: who finds that all of the node
 //! have come and nothing waits on any wakes the speaker, which adds what they have together to a
 //! [count of all nodes](crate::terminate::collective), and tells them of the end.
+//!
+//! The fence of all streams of a job is a census of the job's own stream, for which each rank shows
+//! what it has of all of them together. Whichever of them sends hides that. Their messages have no
+//! colour of it, so all nodes count twice: all is done where as many records were delivered by the
+//! first count as were sent by the second (Mattern's four counters).
 
 use std::sync::Arc;
 
@@ -14,7 +19,7 @@ use trihop_transport::ring::census::{
     COLOURS, Come, Counts, Shown, begin_count, counted, together,
 };
 use trihop_transport::ring::{Bell, CensusLine, InboxLayout, Orderings, Shipped};
-use trihop_transport::sync::{MappedU64, Word};
+use trihop_transport::sync::{MappedU64, Ordering, Word};
 
 /// Where a rank of the node stands with a fence that another one waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +74,10 @@ pub(crate) struct Part {
     counted: u64,
     /// For who speaks, what its node had heard at the last of them.
     heard: [u64; COLOURS],
+    /// It is of all streams together.
+    of_all: bool,
+    /// For who speaks, then, what its node had delivered at the last count for this census.
+    before: Option<u64>,
 }
 
 /// What a look at a census has come to.
@@ -89,7 +98,8 @@ pub(crate) struct Share {
     pub sent: u64,
     /// Records delivered.
     pub delivered: u64,
-    /// Nodes to which something has come that was sent behind this count, or may have been.
+    /// Nodes to which something has come that was sent behind this count, or may have been; for
+    /// all streams together those that count for the first time.
     pub ahead: u64,
 }
 
@@ -109,10 +119,19 @@ impl Share {
 }
 
 impl Part {
+    /// A part in the censuses of all streams together.
+    pub fn of_all() -> Self {
+        Self {
+            of_all: true,
+            ..Self::default()
+        }
+    }
+
     /// The next census begins.
     pub fn begin(&mut self, role: Role) {
         self.come.censuses += 1;
         (self.counts, self.looked, self.waits) = (None, false, true);
+        self.before = None;
         (self.role, self.owes) = (role, role != Role::Told);
     }
 
@@ -131,6 +150,9 @@ impl Part {
         if self.has_ended(ended) {
             self.rest::<_, O>(own, speaker);
             return Found::Heard;
+        }
+        if own.number.load(Ordering::Relaxed) == 0 {
+            self.counts = None; // another stream's may have hidden it
         }
         let Some(counts) = counts else {
             if self.is_shown() {
@@ -189,11 +211,19 @@ impl Part {
             (Role::Speaks, Found::All(counts)) => {
                 self.counted += 1;
                 let colour = self.colour();
-                let before = std::mem::replace(&mut self.heard, counts.heard);
-                Share {
-                    sent: counts.sent,
-                    delivered: counts.delivered,
-                    ahead: u64::from(before[colour] != counts.heard[colour]),
+                let heard = std::mem::replace(&mut self.heard, counts.heard);
+                let before = self.before.replace(counts.delivered);
+                match self.of_all {
+                    true => Share {
+                        sent: counts.sent,
+                        delivered: before.unwrap_or(0),
+                        ahead: u64::from(before.is_none()),
+                    },
+                    false => Share {
+                        sent: counts.sent,
+                        delivered: counts.delivered,
+                        ahead: u64::from(heard[colour] != counts.heard[colour]),
+                    },
                 }
             }
             (Role::Passes, _) => Share::default(),
@@ -249,6 +279,8 @@ pub(crate) struct Census {
     looked_at_ns: u64,
     /// The place of an inbox that is damaged, and how.
     pub damage: Option<(u32, String)>,
+    /// Where this rank shows what it has of all streams together, this one's too.
+    of_all: Option<CensusLine>,
 }
 
 impl Census {
@@ -267,7 +299,26 @@ impl Census {
             odd: None,
             looked_at_ns: 0,
             damage: None,
+            of_all: None,
         }
+    }
+
+    /// It is of all streams together, and not of the one whose inboxes it is in.
+    pub fn of_all(self) -> Self {
+        Self {
+            part: Part::of_all(),
+            ..self
+        }
+    }
+
+    /// Where this rank shows what it has.
+    pub fn own_line(&mut self, segments: &[Option<Arc<Segment>>]) -> Option<CensusLine> {
+        self.line(self.me, segments).cloned()
+    }
+
+    /// What this stream sends from now on hides, once, what is shown of all streams together.
+    pub fn hide_with(&mut self, of_all: &CensusLine) {
+        self.of_all.get_or_insert_with(|| of_all.clone());
     }
 
     /// How far this rank has come.
@@ -515,16 +566,21 @@ impl Census {
         self.rest();
     }
 
-    /// See [`Part::is_shown`].
+    /// Whether something is shown that is to be hidden before the stream sends.
     #[inline]
     pub fn is_shown(&self) -> bool {
-        self.part.is_shown()
+        self.part.is_shown() && !self.part.of_all || self.of_all.is_some()
     }
 
     /// It is about to send.
     #[cold]
     pub fn hide(&mut self) {
-        if let Some(own) = &self.lines[self.me] {
+        if let Some(of_all) = self.of_all.take() {
+            of_all.shown().hide::<Shipped>();
+        }
+        if self.part.is_shown()
+            && let Some(own) = &self.lines[self.me]
+        {
             let speaker = speaker(&self.lines, self.speaker);
             self.part.hide::<_, Shipped>(own.shown(), speaker);
         }

@@ -96,7 +96,7 @@ pub(crate) fn test_fence_or_wake<S: Seating>(seat: &S, number: u64, waker: &Wake
 
 /// See [`crate::Job::wait_fence`].
 pub(crate) fn wait_for_fence(seat: &impl Seating) -> Result<()> {
-    seat.wait("a fence of all streams", |job| {
+    seat.wait_for_handlers(None, "a fence of all streams", |job| {
         if job.is_fence_over()? {
             return Ok(Some(()));
         }

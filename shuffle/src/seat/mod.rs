@@ -183,14 +183,14 @@ pub(crate) trait Seating: Clone {
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T>;
 
-    /// As [`Seating::wait`], for the end of a step, before which a stream's handler has to return:
-    /// the caller holds nothing that the handler may want.
+    /// As [`Seating::wait`], for the end of a step, before which the handler of this stream, or
+    /// those of all, have to return: the caller holds nothing that handlers may want.
     ///
     /// # Errors
     /// As that.
-    fn wait_for_handler<T>(
+    fn wait_for_handlers<T>(
         &self,
-        _of: &Self::OfStream,
+        _of: Option<&Self::OfStream>,
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {

@@ -36,16 +36,17 @@ impl<S: Seating> Handle<S> {
     /// Waits for the end with this number. Where another one is under way, that is over: what is
     /// called at the end of a step has begun the next.
     pub(super) fn wait_alone(&self, end: End, number: u64) -> Result<()> {
-        self.seat.wait_for_handler(&self.of, end_call(end), |job| {
-            let is_other = |now| now != number;
-            let now = job.parked.number_of(self.id.stream);
-            if now.is_some_and(is_other) || job.is_over(self.id)? {
-                return Ok(Some(()));
-            }
-            let (state, _) = job.engine.stream(self.id)?;
-            check_undelivered(state)?;
-            Ok(None)
-        })?;
+        self.seat
+            .wait_for_handlers(Some(&self.of), end_call(end), |job| {
+                let is_other = |now| now != number;
+                let now = job.parked.number_of(self.id.stream);
+                if now.is_some_and(is_other) || job.is_over(self.id)? {
+                    return Ok(Some(()));
+                }
+                let (state, _) = job.engine.stream(self.id)?;
+                check_undelivered(state)?;
+                Ok(None)
+            })?;
         if end != End::Round {
             pass_on_results(&self.seat);
         }

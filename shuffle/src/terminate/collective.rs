@@ -41,7 +41,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reduce(reduce, Kind::Unsigned) => {
-                write!(f, "a reduction ({reduce:?}), barrier or fence")
+                write!(f, "a reduction ({reduce:?}) or barrier")
             }
             Self::Reduce(reduce, kind) => write!(f, "a reduction ({reduce:?} of {kind})"),
             Self::Gather => f.write_str("a gathering"),

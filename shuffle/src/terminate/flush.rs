@@ -1,11 +1,9 @@
 //! The four flushes of DeltaFS Shuffle, and the fence. All as tickets that are asked again after
 //! each round of progress.
 //!
-//! A fence is counted quiescence. That of a stream is a [census](trihop_transport::ring::census)
-//! of each node, for which nobody sends anything, and between nodes a
-//! [count](crate::terminate::collective) in which one rank speaks for each. That of all streams of
-//! a job has rounds of a sum over all ranks of (records sent, records delivered), joined by a rank
-//! when nothing waits on it, until two rounds in a row say the same and both counts agree.
+//! A fence, of a stream or of all, is counted quiescence: a
+//! [census](trihop_transport::ring::census) of each node, for which nobody sends anything, and
+//! between nodes a [count](crate::terminate::collective) in which one rank speaks for each.
 
 use crate::engine::StreamState;
 use crate::engine::marks::DeliveryMarks;
@@ -16,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::queue::census::Stand;
 use crate::queue::counters::SendReason;
 use crate::route::{EndpointId, Stage, stage};
-use crate::terminate::collective::{Collectives, Operation, Ticket};
+use crate::terminate::collective::{Collectives, Ticket};
+use trihop_transport::ring::census::Counts;
 
 /// Which queues a flush empties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,29 +103,13 @@ impl Flush {
     }
 }
 
-/// What a fence counts: a stream, or all of a job.
-pub(crate) trait Counted {
-    /// Whether nothing of it moves or waits on this rank.
-    fn is_quiet(&self) -> bool;
-
-    /// Records sent, and those that have come to their end here.
-    fn counts(&self) -> (u64, u64);
-
-    /// See [`StreamState::hurry`].
-    fn hurry(&mut self);
-
-    /// See [`StreamState::calm`].
-    fn calm(&mut self);
-}
-
 /// A fence under way.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fence {
+    /// The count of all nodes that this rank is in.
     round: Option<Ticket>,
-    last: Option<(u64, u64)>,
-    /// It hurries its streams.
-    hurries: bool,
-    /// Waves, or counts of all nodes, that this rank was in.
+    has_begun: bool,
+    /// Counts of all nodes that this rank was in.
     pub rounds: u32,
 }
 
@@ -139,18 +122,14 @@ impl Fence {
         out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
-        if !std::mem::replace(&mut self.hurries, true) {
+        if !self.has_begun {
             state.hurry();
             out.queues.has_called(collectives.begun(state.id));
-            let has_others = state.topology.nodes() > 1;
-            self.round = has_others
-                .then(|| collectives.begin_count(state.id))
-                .flatten();
-            out.queues.begin_census(self.round.is_some());
+            self.begin(out, state.id, collectives);
         }
-        if self.is_over(state, out, collectives) {
+        let counts = state.is_quiet(out).then(|| state.counts(out));
+        if self.is_over(counts, out, collectives) {
             state.calm();
-            (self.hurries, self.round) = (false, None);
             return true;
         }
         if let Some(rank) = out.queues.elsewhere_in_census() {
@@ -169,18 +148,38 @@ impl Fence {
         false
     }
 
-    fn is_over(
+    /// Begins, unless it has; whether it does. Its census is that of `out`, and collectives of this
+    /// channel are its own.
+    pub fn begin(
         &mut self,
-        state: &StreamState,
+        out: &mut Outbound,
+        channel: u16,
+        collectives: &mut Collectives,
+    ) -> bool {
+        let begins = !std::mem::replace(&mut self.has_begun, true);
+        if begins {
+            self.round = match out.queues.has_other_nodes() {
+                true => collectives.begin_count(channel),
+                false => None,
+            };
+            out.queues.begin_census(self.round.is_some());
+        }
+        begins
+    }
+
+    /// Whether what has [begun](Self::begin) is over on all ranks; `counts` are those of this rank,
+    /// where nothing waits on it.
+    pub fn is_over(
+        &mut self,
+        counts: Option<Counts>,
         out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
-        let is_quiet = state.is_quiet(out);
-        let counts = is_quiet.then(|| state.counts(out));
-        let now_ns = out.queues.now_ns;
+        let queues = &mut out.queues;
+        let now_ns = queues.now_ns;
         loop {
-            let found = out.queues.look_at_census(counts);
-            let Some(census) = out.queues.census_mut() else {
+            let found = queues.look_at_census(counts);
+            let Some(census) = queues.census_mut() else {
                 return false;
             };
             let is_over = match self.round {
@@ -201,7 +200,8 @@ impl Fence {
                 }
             };
             if is_over {
-                out.queues.end_census(found);
+                queues.end_census(found);
+                (self.has_begun, self.round) = (false, None);
             }
             return is_over;
         }
@@ -243,49 +243,6 @@ impl Fence {
         names_of(state, out.queues.ahead_in_census()).map(|who| {
             format!("this rank has not come to a fence, or the end of a step, others have: {who}")
         })
-    }
-
-    /// As [`Fence::poll`], of what is `counted`, by collectives of this channel.
-    pub fn poll_over(
-        &mut self,
-        counted: &mut impl Counted,
-        channel: u16,
-        collectives: &mut Collectives,
-    ) -> bool {
-        if !std::mem::replace(&mut self.hurries, true) {
-            counted.hurry();
-        }
-        loop {
-            if let Some(ticket) = self.round {
-                let Some(result) = collectives.result(ticket) else {
-                    return false;
-                };
-                self.round = None;
-                let mut values = result
-                    .chunks_exact(8)
-                    .map(|c| u64::from_le_bytes(c.try_into().expect("chunks of 8")));
-                let sums = (values.next().unwrap_or(0), values.next().unwrap_or(1));
-                let same = self.last.replace(sums) == Some(sums);
-                if same && sums.0 == sums.1 {
-                    counted.calm();
-                    self.hurries = false;
-                    return true;
-                }
-                if same {
-                    return false;
-                }
-            }
-            if !counted.is_quiet() {
-                return false;
-            }
-            // The next round begins in the same call: nothing else might wake a rank that has
-            // heard the last one's result.
-            let (sent, delivered) = counted.counts();
-            let mut counts = sent.to_le_bytes().to_vec();
-            counts.extend_from_slice(&delivered.to_le_bytes());
-            self.round = Some(collectives.begin(channel, Operation::SUM, &counts));
-            self.rounds += 1;
-        }
     }
 }
 

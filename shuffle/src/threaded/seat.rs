@@ -262,6 +262,12 @@ impl Shared {
         })
     }
 
+    /// For callers that wait for the handlers of all of these streams.
+    fn common_helper(&self) -> Option<Helper> {
+        let threads = self.threads.lock();
+        threads.deliver.as_ref().map(DeliveryThread::helper)
+    }
+
     /// Waits until a delivery thread has made the calls that are due, unless all threads end.
     fn pass_calls(&self, thread: &Deliveries) {
         let threads = self.threads.lock();
@@ -316,7 +322,7 @@ impl Shared {
 /// What the seat keeps of a stream.
 pub struct OfStream {
     /// Way to its delivery thread, if it has a handler there.
-    helper: Option<Helper>,
+    handler: Option<(Arc<Handover>, Helper)>,
     /// Fences and barriers, one at a time.
     collective: Mutex<()>,
     /// The end of its handler.
@@ -377,7 +383,8 @@ impl Seating for Threaded {
         let shared = &self.shared;
         let (delivering, tell) = shared.serve(name, &options, deliver)?;
         let handover = Arc::clone(&delivering.handover);
-        let sink = (Sink::Thread(handover), Some(delivering.helper()));
+        let handler = (Arc::clone(&handover), delivering.helper.clone());
+        let sink = (Sink::Thread(handover), Some(handler));
         let opened = self.open_with(channel, name, &options, item_bytes, sink, drop);
         match &opened {
             Ok(handle) => {
@@ -435,15 +442,19 @@ impl Seating for Threaded {
         self.wait_by(None, what, done)
     }
 
-    /// The caller calls the handler itself, for as long as it is awake: nobody has to wake the
-    /// delivery thread, nor that one the caller.
-    fn wait_for_handler<T>(
+    /// The caller calls handlers itself, for as long as it is awake, those of all streams with the
+    /// same thread: nobody has to wake the delivery thread, nor that one the caller.
+    fn wait_for_handlers<T>(
         &self,
-        of: &Arc<OfStream>,
+        of: Option<&Arc<OfStream>>,
         what: &'static str,
         done: impl FnMut(&mut JobState) -> Result<Option<T>>,
     ) -> Result<T> {
-        self.wait_by(of.helper.as_ref(), what, done)
+        let helper = match of {
+            Some(of) => of.handler.as_ref().map(|(_, helper)| helper.clone()),
+            None => self.shared.common_helper(),
+        };
+        self.wait_by(helper.as_ref(), what, done)
     }
 
     fn wait_awake<T>(
@@ -480,8 +491,8 @@ impl Seating for Threaded {
         call: AtEnd,
     ) -> Result<impl FnOnce(u64)> {
         let engine = &self.shared.engine;
-        let thread = match &of.helper {
-            Some(helper) => Arc::clone(helper.handover.deliveries()),
+        let thread = match &of.handler {
+            Some((handover, _)) => Arc::clone(handover.deliveries()),
             None => {
                 let mut threads = self.shared.threads.lock();
                 if threads.ended {
@@ -544,7 +555,7 @@ impl Seating for Threaded {
     /// Whatever has come of it, the handler is called no more afterwards, except where it is a
     /// handler that asks.
     fn closed(&self, id: StreamId, of: &Arc<OfStream>, failed: bool) {
-        let Some(Helper { handover, .. }) = &of.helper else {
+        let Some((handover, _)) = &of.handler else {
             self.shared.engine.uninstall(id);
             let calls = of.calls.lock().unwrap_or_else(PoisonError::into_inner);
             let thread = calls.clone();
@@ -592,7 +603,7 @@ impl Threaded {
         name: &str,
         options: &StreamOptions,
         item_bytes: usize,
-        (sink, helper): (Sink, Option<Helper>),
+        (sink, handler): (Sink, Option<(Arc<Handover>, Helper)>),
         install: impl FnOnce(StreamId),
     ) -> Result<Handle<Self>> {
         let what = "opening a stream";
@@ -603,7 +614,7 @@ impl Threaded {
             Channel::Apart => self.may_wait(what).and_then(|()| open()),
         }?;
         let of = OfStream {
-            helper,
+            handler,
             collective: Mutex::new(()),
             ending: Mutex::new(()),
             window: Arc::new(ThreadWindow::new()),

@@ -455,6 +455,47 @@ fn who_waits_for_a_handler_calls_it_and_nobody_else_does_meanwhile() {
     job.shutdown().unwrap();
 }
 
+/// What a handler sends on another stream of the same thread is handled by who waits too, whichever
+/// fence that is.
+#[test]
+fn who_waits_for_a_handler_calls_those_of_other_streams_too() {
+    const STEPS: u32 = 500;
+    let job = job();
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let calls = Arc::clone(&called);
+    let second = job.stream::<u32>("second").handler(move |_, items, _| {
+        let own = thread::current().id();
+        calls.lock().unwrap().extend(items.iter().map(|_| own));
+    });
+    let second = second.open().unwrap();
+    let sends_on = second.clone();
+    let first = job.stream::<u32>("first").handler(move |source, items, _| {
+        sends_on
+            .extend(items.iter().map(|&item| (source, item)))
+            .unwrap();
+    });
+    let first = first.open().unwrap();
+    for of_all in [false, true] {
+        for step in 0..STEPS {
+            first.push(Rank(0), step).unwrap();
+            match of_all {
+                true => job.fence().unwrap(),
+                false => {
+                    first.fence().unwrap();
+                    second.fence().unwrap();
+                }
+            }
+        }
+        let called = std::mem::take(&mut *called.lock().unwrap());
+        assert_eq!(called.len(), STEPS as usize);
+        let own = thread::current().id();
+        let by_own = called.iter().filter(|by| **by == own).count();
+        assert!(by_own > 0, "never by who waits");
+    }
+    drop((first, second));
+    job.shutdown().unwrap();
+}
+
 /// What is called at the end of a step that is not started goes where nothing is in use.
 #[test]
 fn what_is_not_called_at_an_end_may_own_what_uses_the_job() {

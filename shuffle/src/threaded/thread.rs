@@ -106,19 +106,17 @@ struct Streams {
     overfilled: Option<Arc<Gauge>>,
 }
 
-/// How a caller that waits for a stream's handler calls it in the place of its delivery thread.
+/// How a caller that waits for handlers calls them in the place of their delivery thread. What
+/// that serves may own handles of its streams.
 #[derive(Clone)]
-pub(crate) struct Helper {
-    pub handover: Arc<Handover>,
-    /// What it serves may own handles of the stream.
-    server: Weak<Server>,
-}
+pub(crate) struct Helper(Weak<Server>);
 
 /// A caller that does so.
-pub(crate) struct Helping<'a> {
-    handover: &'a Handover,
+pub(crate) struct Helping {
     server: Arc<Server>,
     attends: bool,
+    /// What was taken, of the stream with this number.
+    taken: Option<usize>,
     chunk: Chunk,
 }
 
@@ -139,7 +137,8 @@ pub(crate) struct Delivering {
     pub handover: Arc<Handover>,
     /// The thread that serves this stream alone.
     own: Option<DeliveryThread>,
-    server: Weak<Server>,
+    /// For callers that wait for the handler.
+    pub helper: Helper,
     /// Nothing ever comes; it ends with the handler.
     lives: mpsc::Receiver<()>,
 }
@@ -176,6 +175,11 @@ impl DeliveryThread {
         &self.server.deliveries
     }
 
+    /// For callers that wait for its handlers.
+    pub fn helper(&self) -> Helper {
+        Helper(Arc::downgrade(&self.server))
+    }
+
     /// Serves a stream that is about to be opened: what arrives has somewhere to go before, and
     /// waits for the handle that is sent to what this returns.
     pub fn serve(
@@ -202,7 +206,7 @@ impl DeliveryThread {
         let delivering = Delivering {
             handover,
             own: None,
-            server: Arc::downgrade(&self.server),
+            helper: self.helper(),
             lives,
         };
         Ok((delivering, tell))
@@ -227,14 +231,6 @@ impl Delivering {
         self.own.as_ref().and_then(DeliveryThread::usage)
     }
 
-    /// For callers that wait for the handler.
-    pub fn helper(&self) -> Helper {
-        Helper {
-            handover: Arc::clone(&self.handover),
-            server: Weak::clone(&self.server),
-        }
-    }
-
     /// Waits until the handler is through with what has come, and is gone; a handler itself does
     /// not wait.
     pub fn end(self) {
@@ -251,11 +247,11 @@ impl Delivering {
 
 impl Helper {
     /// Attends to what comes; `None` where the delivery thread has ended.
-    pub fn begin(&self) -> Option<Helping<'_>> {
+    pub fn begin(&self) -> Option<Helping> {
         let mut helping = Helping {
-            handover: &self.handover,
-            server: self.server.upgrade()?,
+            server: self.0.upgrade()?,
             attends: false,
+            taken: None,
             chunk: Chunk::default(),
         };
         helping.attend(true);
@@ -263,30 +259,32 @@ impl Helper {
     }
 }
 
-impl Helping<'_> {
+impl Helping {
     /// Takes what comes from now on, or leaves it to the delivery thread: of a caller that sleeps.
     pub fn attend(&mut self, attends: bool) {
         if self.attends != attends {
             self.attends = attends;
-            self.handover.attend(attends);
+            self.server.deliveries.attend(attends);
         }
     }
 
     /// Whether there is something to be [handed out](Self::hand_out).
     pub fn take(&mut self) -> bool {
-        self.handover.take(&mut self.chunk)
+        self.taken = self.server.deliveries.take(&mut self.chunk);
+        self.taken.is_some()
     }
 
     /// Calls the handler for what was taken.
     pub fn hand_out(&mut self) {
-        self.server.serve(|server| {
-            server.hand_out(self.handover.slot(), &mut self.chunk);
-        });
-        self.server.deliveries.give_back();
+        if let Some(slot) = self.taken.take() {
+            self.server
+                .serve(|server| server.hand_out(slot, &mut self.chunk));
+            self.server.deliveries.give_back();
+        }
     }
 }
 
-impl Drop for Helping<'_> {
+impl Drop for Helping {
     fn drop(&mut self) {
         self.attend(false);
     }

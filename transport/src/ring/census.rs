@@ -188,6 +188,7 @@ impl Come {
 }
 
 /// The part of a rank in a census, in its inbox's segment, as all of its node see it.
+#[derive(Clone)]
 pub struct CensusLine(MappedInbox);
 
 impl fmt::Debug for CensusLine {

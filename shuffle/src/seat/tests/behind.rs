@@ -90,3 +90,38 @@ fn ranks_that_call_a_fence_and_a_barrier_hear_so() {
         assert!(all.clone().all(Result::is_err), "{outcomes:?}");
     }
 }
+
+/// The first fences a stream, and the other one all of them.
+fn differ_in_streams(rank: u32, bootstrap: Custom) -> Result<()> {
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let alpha = job.stream::<u64>("alpha").handler(|_, _, _| ()).open()?;
+    alpha.push(Rank(1 - rank), 1)?;
+    if rank == 0 {
+        alpha.start(End::Fence)?;
+        let words = [
+            "all streams: this rank has not come to a fence, or the end of a step, others have: \
+             rank 1",
+            "`alpha`: a fence, or the end of a step, waits for ranks that have not come to it, or \
+             whose contributors are not done: rank 1",
+        ];
+        find(&job, &words)?;
+    } else {
+        job.start_fence()?;
+        let words = [
+            "`alpha`: this rank has not come to a fence, or the end of a step, others have: rank 0",
+            "all streams: a fence, or the end of a step, waits for ranks that have not come to it, \
+             or whose contributors are not done: rank 0",
+        ];
+        find(&job, &words)?;
+    }
+    // Nothing ends what they have begun.
+    std::mem::forget(job);
+    Ok(())
+}
+
+#[test]
+fn ranks_that_fence_a_stream_and_all_of_them_hear_so() {
+    for (rank, outcome) in ranks(2, |_| 0, differ_in_streams) {
+        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    }
+}

@@ -20,6 +20,7 @@ static CALLS: Meeting = (Mutex::new(0), Condvar::new());
 static ROUNDS: Meeting = (Mutex::new(0), Condvar::new());
 static FENCES: Meeting = (Mutex::new(0), Condvar::new());
 static STARTED: Meeting = (Mutex::new(0), Condvar::new());
+static ALL: Meeting = (Mutex::new(0), Condvar::new());
 
 fn meet((come, all_here): &Meeting, size: u32) {
     let mut come = come.lock().unwrap();
@@ -167,6 +168,96 @@ fn who_has_ended_a_fence_may_sleep_outside_of_the_library() {
     for (count, node) in shapes {
         *FENCES.0.lock().unwrap() = 0;
         for (rank, outcome) in ranks(count, node, fence_and_sleep) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
+/// Each rank is the last one to come to a fence of all streams in turn, before which handlers of one
+/// send on another. Beside it streams are opened, sent on, and closed at different times.
+fn fence_all_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
+    let heard = State::new([0_u64; 3]);
+    let job = Job::start_with(over_network(), Box::new(bootstrap))?;
+    let size = job.size();
+    let second = job
+        .stream::<u32>("second")
+        .handler_with(&heard, move |heard, _, items, outbox| {
+            heard[1] += items.len() as u64;
+            for &left in items.iter().filter(|left| **left > 0) {
+                outbox.push(Rank((rank + left) % size), left - 1).unwrap();
+            }
+        })
+        .open()?;
+    let on_second = second.clone();
+    let first = job
+        .stream::<u32>("first")
+        .handler_with(&heard, move |heard, source, items, outbox| {
+            heard[0] += items.len() as u64;
+            for &left in items {
+                outbox.on(&on_second).unwrap().push(source, left).unwrap();
+            }
+        })
+        .open()?;
+    let mut all = [0; 3];
+    let check = |all: [u64; 3]| -> Result<()> {
+        let mut sums = heard.with(|heard| *heard);
+        meet(&ALL, size);
+        job.allreduce(&mut sums, Reduce::Sum)?;
+        assert_eq!(sums, all);
+        Ok(())
+    };
+    for last in (0..size).cycle().take(24) {
+        for target in 0..size {
+            first.push(Rank(target), 2)?;
+        }
+        let pairs = u64::from(size * size);
+        (all[0], all[1]) = (all[0] + pairs, all[1] + 3 * pairs);
+        if rank == last {
+            thread::sleep(Duration::from_millis(2));
+        }
+        job.fence()?;
+        check(all)?;
+        job.start_fence()?;
+        let beside = job
+            .stream::<u64>("beside")
+            .handler_with(&heard, |heard, _, items, _| heard[2] += items.len() as u64)
+            .open()?;
+        for target in 0..size {
+            beside.push(Rank(target), 7)?;
+        }
+        all[2] += pairs;
+        job.wait_fence()?;
+        job.fence()?;
+        check(all)?;
+        if rank != last {
+            // Some have closed it, and are in the next fence, while another one has not.
+            beside.shutdown()?;
+            first.push(Rank(last), 2)?;
+        } else {
+            beside.shutdown()?;
+            thread::sleep(Duration::from_millis(2));
+        }
+        let more = u64::from(size - 1);
+        (all[0], all[1]) = (all[0] + more, all[1] + 3 * more);
+        job.fence()?;
+        check(all)?;
+    }
+    first.shutdown()?;
+    second.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn who_has_ended_a_fence_of_all_streams_may_sleep_outside_of_the_library() {
+    let shapes: [Shape; 4] = [
+        (3, |_| 0),
+        (2, |rank| rank),
+        (6, |rank| rank / 2),
+        (8, |rank| rank % 3),
+    ];
+    for (count, node) in shapes {
+        *ALL.0.lock().unwrap() = 0;
+        for (rank, outcome) in ranks(count, node, fence_all_and_sleep) {
             outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
         }
     }

@@ -44,6 +44,8 @@ struct World {
     /// By sender and receiver.
     messages: Vec<VecDeque<Message>>,
     news: News,
+    /// The fence is of all streams together, and messages have no colour.
+    of_all: bool,
     /// What this world does.
     twin: Twin,
 }
@@ -56,6 +58,8 @@ enum Twin {
     Hiding,
     /// That messages have a colour.
     Colours,
+    /// That what all streams have is counted twice.
+    Twice,
 }
 
 /// A message, whose handlers send on so often.
@@ -101,8 +105,17 @@ impl World {
             lines: vec![Line::default(); ranks],
             messages: vec![VecDeque::new(); ranks * ranks],
             news: News::between(ranks),
+            of_all: false,
             twin,
         }
+    }
+
+    /// The same, where the fence is of all streams.
+    fn of_all(mut self) -> Self {
+        let members = self.members.iter_mut();
+        members.for_each(|member| member.part = Part::of_all());
+        self.of_all = true;
+        self
     }
 
     /// The rank that speaks for the node of this one.
@@ -121,7 +134,9 @@ impl World {
         let edge = from * self.ranks() + to;
         let speaker = self.speaker_of(from);
         let member = &mut self.members[from];
-        if self.twin != Twin::Hiding && member.part.is_shown() {
+        if self.of_all && self.twin != Twin::Hiding {
+            self.lines[from].shown().hide::<Shipped>();
+        } else if self.twin != Twin::Hiding && member.part.is_shown() {
             let speaker = Some(&self.lines[speaker].counted);
             member
                 .part
@@ -129,6 +144,7 @@ impl World {
         }
         member.has.sent += 1;
         let colour = match self.twin {
+            _ if self.of_all => 0,
             Twin::Colours => 0,
             _ => member.part.colour(),
         };
@@ -160,7 +176,10 @@ impl World {
             let Some(ticket) = member.ticket else {
                 break (found == Found::Heard, false);
             };
-            if let Some(share) = member.part.owed(found) {
+            if let Some(mut share) = member.part.owed(found) {
+                if let (Twin::Twice, Found::All(counts)) = (self.twin, found) {
+                    (share.delivered, share.ahead) = (counts.delivered, 0);
+                }
                 member.collectives.count(ticket, share);
                 member.counts += 1;
             }
@@ -262,6 +281,29 @@ fn explored(sends: [&[Sent]; 3], twin: Twin) {
 fn a_fence_of_two_nodes_is_over_when_all_is_handled_and_not_before() {
     explored([&[], &[(0, 1)], &[(1, 0)]], Twin::Nothing);
     explored([&[(2, 2)], &[], &[]], Twin::Nothing);
+}
+
+#[test]
+fn a_fence_of_all_streams_of_two_nodes_is_over_when_all_is_handled_and_not_before() {
+    let all: [[&[Sent]; 3]; 2] = [[&[], &[(0, 1)], &[(1, 0)]], [&[(2, 2)], &[], &[]]];
+    for sends in all {
+        let world = World::new(&[2, 1], &sends, Twin::Nothing).of_all();
+        eprintln!("{} states", explore(world));
+    }
+}
+
+#[test]
+#[should_panic(expected = "over too early")]
+fn twin_whose_ranks_show_what_all_streams_have_while_one_sends() {
+    let sends: [&[Sent]; 3] = [&[], &[(0, 1)], &[(1, 0)]];
+    explore(World::new(&[2, 1], &sends, Twin::Hiding).of_all());
+}
+
+#[test]
+#[should_panic(expected = "over too early")]
+fn twin_that_counts_all_streams_once() {
+    let sends: [&[Sent]; 3] = [&[(2, 2)], &[], &[]];
+    explore(World::new(&[2, 1], &sends, Twin::Twice).of_all());
 }
 
 /// Of the first node one rank speaks, and another one passes on what the third node has.
