@@ -364,7 +364,18 @@ mod tests {
     fn who_attends_takes_what_all_streams_have_by_turns() {
         let deliveries = Deliveries::new();
         let [one, other] = [2, 1].map(|records| with_records(&deliveries, records));
+        let left = || {
+            deliveries
+                .0
+                .with(|slots| (slots.content(), Content::Nothing))
+        };
+        assert_eq!(left(), Content::Enough);
         deliveries.attend(true);
+        assert_eq!(
+            left(),
+            Content::Nothing,
+            "the thread leaves that to who attends"
+        );
         let mut chunk = Chunk::default();
         let mut takes = |ends: bool| {
             let slot = deliveries.take(&mut chunk);
@@ -389,6 +400,25 @@ mod tests {
             Some(NextDelivery::End(slot)) => assert_eq!(slot, other),
             _ => panic!("nothing for the thread"),
         }
+    }
+
+    #[test]
+    fn the_thread_makes_a_call_once_a_caller_is_through() {
+        let deliveries = Deliveries::new();
+        let one = with_records(&deliveries, 1);
+        deliveries.attend(true);
+        assert_eq!(deliveries.take(&mut Chunk::default()), Some(one));
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| deliveries.next(&mut Chunk::default(), false));
+            assert!(deliveries.call(Box::new(|| ())).is_ok());
+            // It has found that a handler is called, and sleeps by now, most likely.
+            std::thread::sleep(Duration::from_millis(50));
+            deliveries.give_back();
+            assert!(matches!(
+                thread.join().unwrap(),
+                Some(NextDelivery::Call(_))
+            ));
+        });
     }
 
     #[test]
