@@ -136,13 +136,20 @@ fn send(
         Either::Threaded(array) => return Ok(by_threaded(array)?),
         Either::Inline(array) => array,
     };
-    match by_inline(array) {
-        Err(Error::Nested(call)) => {
-            let sent = send_by_outbox(|outbox| by_outbox(&mut outbox.outbox().to(array)?));
-            Ok(sent.unwrap_or(Err(Error::Nested(call)))?)
-        }
-        sent => Ok(sent?),
-    }
+    let sent = send_by_outbox(|outbox| {
+        let mut outbox = outbox.outbox();
+        let mut to = outbox.to(array)?;
+        Ok(by_outbox(&mut to))
+    });
+    Ok(match sent {
+        Some(Ok(sent)) => sent?,
+        None => by_inline(array)?,
+        // It is of another job, or closed.
+        Some(Err(closed)) => by_inline(array).map_err(|error| match error {
+            Error::Nested(_) => closed,
+            error => error,
+        })?,
+    })
 }
 
 /// Sends an item to the element of a key.

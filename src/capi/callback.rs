@@ -69,6 +69,7 @@ pub(crate) fn with_outbox<R>(outbox: &mut UntypedOutbox<'_>, call: impl FnOnce()
 
     impl Drop for Before {
         fn drop(&mut self) {
+            send_by_outbox(|outbox| outbox.close_window());
             OUTBOX.set(self.0);
         }
     }

@@ -1,7 +1,7 @@
 /*
  * Items of many sizes by the calls of trihop.h that need no call of the library for most of them:
- * beside the functions of the same names, between all that closes the way to the open runs, and
- * with conveyors. Every item has its source's number in its first bytes.
+ * beside the functions of the same names, between all that closes the way to the open runs, in
+ * handlers, and with conveyors. Every item has its source's number in its first bytes.
  *
  *   windows inline|threaded [ITEMS]
  */
@@ -198,6 +198,97 @@ static void push(uint64_t items)
     EQUAL(came, 40);
 }
 
+/* Handlers that answer, three times each, item by item. */
+static trihop_stream_t *asked, *answers;
+static uint64_t *answered, answers_sent, answers_heard, answers_without_calls;
+
+static void on_answers(void *context, const trihop_message_t *items)
+{
+    const unsigned char *item = items->bytes;
+
+    (void)context;
+    for (size_t at = 0; at < items->count; at++, item += item_bytes)
+        check_next(items->source, item);
+    answers_heard += items->count;
+}
+
+static void answer(uint32_t target)
+{
+    static unsigned char item[LONGEST];
+    const trihop_push_window_t *window = ((const trihop_stream_windows_t *)(const void *)answers)->push;
+    uint32_t left = window != NULL ? window->left : 0;
+    trihop_status_t status;
+    uint64_t note = 2;
+
+    fill(item, answered[target]++);
+    switch (answers_sent % 64) {
+    case 0:
+        status = (trihop_stream_push)(answers, target, item);
+        break;
+    case 1:
+        EQUAL(trihop_stream_push(answers, size, item), TRIHOP_ERR_RANK);
+        EQUAL(trihop_stream_push(answers, target, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+        status = trihop_stream_push(answers, target, item);
+        break;
+    case 2:
+        OK(trihop_stream_push(other, target, &note));
+        status = trihop_stream_push(answers, target, item);
+        break;
+    case 3:
+        status = trihop_stream_try_push(answers, target, item);
+        if (status == TRIHOP_ERR_WOULD_BLOCK)
+            status = trihop_stream_push(answers, target, item);
+        break;
+    case 4:
+        EQUAL(trihop_stream_fence(answers), TRIHOP_ERR_NESTED);
+        status = trihop_stream_push(answers, target, item);
+        break;
+    default:
+        status = trihop_stream_push(answers, target, item);
+        answers_without_calls += left > 0 && window->left == left - 1;
+    }
+    OK(status);
+    answers_sent++;
+}
+
+static void on_asked(void *context, const trihop_message_t *items)
+{
+    (void)context;
+    for (size_t at = 0; at < items->count; at++)
+        for (int times = 0; times < 3; times++)
+            answer(items->source);
+}
+
+static void ask(uint64_t items)
+{
+    uint64_t all[2];
+    trihop_stats_t stats;
+
+    answers_sent = answers_heard = answers_without_calls = 0;
+    memset(answered, 0, size * sizeof *answered);
+    memset(heard, 0, size * sizeof *heard);
+    OK(trihop_stream_open(job, "answers", item_bytes, NULL, on_answers, NULL, &answers));
+    OK(trihop_stream_open(job, "asked", sizeof(uint64_t), NULL, on_asked, NULL, &asked));
+    /* Nobody asks who has not opened both. */
+    OK(trihop_barrier(job));
+    for (uint64_t number = 0; number < items; number++)
+        OK(trihop_stream_push(asked, (uint32_t)((rank + number / 100) % size), &number));
+    OK(trihop_fence(job));
+    OK(trihop_stream_stats(answers, &stats, sizeof stats));
+    EQUAL(stats.sent, answers_sent);
+    EQUAL(stats.sent_bytes, answers_sent * item_bytes);
+    EQUAL(answers_heard, 3 * items);
+    all[0] = answers_sent;
+    all[1] = answers_heard;
+    OK(trihop_allreduce(job, TRIHOP_SUM, all, 2));
+    EQUAL(all[0], all[1]);
+    /* Long items all need a call, and with threads others come in between. */
+    if (item_bytes < 2000 && is_inline)
+        EQUAL(answers_without_calls > answers_sent / 4, 1);
+    OK(trihop_stream_close(asked));
+    OK(trihop_stream_close(answers));
+}
+
 /* What each of several threads pushes to each rank. */
 #define THREADS 3
 
@@ -370,10 +461,12 @@ int main(int argc, char **argv)
     size = trihop_size(job);
     sent = calloc(size, sizeof *sent);
     heard = calloc(size, sizeof *heard);
+    answered = calloc(size, sizeof *answered);
     OK(trihop_stream_open(job, "notes", sizeof(uint64_t), NULL, on_notes, NULL, &other));
     for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
         item_bytes = sizes[at];
         push(items);
+        ask(items);
         open_conveyor();
         convey(items);
         close_conveyor();
@@ -399,6 +492,7 @@ int main(int argc, char **argv)
     OK(trihop_stream_close(other));
     free(sent);
     free(heard);
+    free(answered);
     OK(trihop_finalize(job));
     if (rank == 0)
         printf("%" PRIu32 " ranks\n", size);

@@ -3,9 +3,10 @@
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::outbound::Outbound;
+use super::outbound::{Outbound, Pushes};
 use crate::engine::StreamId;
 use crate::error::{Error, Result};
+use crate::queue::window::PushWindow;
 
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they
 /// name.
@@ -59,6 +60,16 @@ impl<'a> Outbox<'a> {
             stream,
             overfilled: self.overfilled,
         })
+    }
+
+    /// See [`Outbound::open_window`].
+    pub(crate) fn open_window(&mut self, window: &PushWindow) -> bool {
+        self.outs[self.stream].open_window(window, Pushes::OfHandler)
+    }
+
+    /// See [`Outbound::note_pushed`].
+    pub(crate) fn note_pushed(&mut self, pushed: u32) {
+        self.outs[self.stream].note_pushed(pushed, Pushes::OfHandler);
     }
 
     /// This rank.

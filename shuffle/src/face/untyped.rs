@@ -1,6 +1,9 @@
 //! Streams whose items have a size that is known at run time only, or none: for bindings to other
 //! languages.
 
+use std::ptr::null;
+use std::rc::Rc;
+
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::topology::Rank;
 
@@ -11,7 +14,7 @@ use super::stream::{extend, push, try_push};
 use super::verbs::{common_verbs, outbox_verbs};
 use crate::config::StreamOptions;
 use crate::deliver::{Delivery, Message, Messages, items_of};
-use crate::endpoint::Channel;
+use crate::endpoint::{Channel, StreamId};
 use crate::engine::outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::queue::audience::BroadcastTo;
@@ -110,10 +113,7 @@ impl<'h> UntypedBuilder<Inline<'h>> {
     ) -> Self {
         let item_bytes = self.item_bytes;
         self.handle_by(Box::new(move |delivery, done, outbox| {
-            let mut outbox = UntypedOutbox {
-                outbox: outbox.again(),
-                item_bytes,
-            };
+            let mut outbox = UntypedOutbox::new(outbox.again(), item_bytes);
             each_arrival(delivery, item_bytes, done, |arrival, first| {
                 // As for a shuffle: the rest of a run waits for the spill.
                 if !first && outbox.outbox.has_overfilled() {
@@ -135,10 +135,7 @@ impl<'h> UntypedBuilder<Inline<'h>> {
     ) -> Self {
         let item_bytes = self.item_bytes;
         self.handle_records_by(Box::new(move |delivery, _, outbox| {
-            let mut outbox = UntypedOutbox {
-                outbox: outbox.again(),
-                item_bytes,
-            };
+            let mut outbox = UntypedOutbox::new(outbox.again(), item_bytes);
             let messages = Messages::of(delivery)?;
             let count = messages.len();
             handler(messages, &mut outbox);
@@ -200,6 +197,11 @@ pub(crate) fn each_arrival(
 pub struct UntypedOutbox<'a> {
     outbox: Outbox<'a>,
     item_bytes: usize,
+    /// The window of the stream that was pushed to last, where nothing else was called since; only
+    /// to be compared.
+    last: *const PushWindow,
+    /// The one that is open, and its stream.
+    open: Option<(Rc<PushWindow>, StreamId)>,
 }
 
 outbox_verbs!([] UntypedOutbox<'_>);
@@ -207,15 +209,37 @@ outbox_verbs!([] UntypedOutbox<'_>);
 /// That of a handler of byte records.
 impl<'a> From<Outbox<'a>> for UntypedOutbox<'a> {
     fn from(outbox: Outbox<'a>) -> Self {
-        let item_bytes = 0;
-        Self { outbox, item_bytes }
+        Self::new(outbox, 0)
     }
 }
 
-impl UntypedOutbox<'_> {
+impl<'a> UntypedOutbox<'a> {
+    fn new(outbox: Outbox<'a>, item_bytes: usize) -> Self {
+        Self {
+            outbox,
+            item_bytes,
+            last: null(),
+            open: None,
+        }
+    }
+
+    /// What it sends with, whatever was open before.
+    #[inline]
+    fn to_use(&mut self) -> &mut Outbox<'a> {
+        self.last = null();
+        self.close_window();
+        &mut self.outbox
+    }
+
     /// What sends on streams that are not untyped, and to arrays.
     pub fn outbox(&mut self) -> Outbox<'_> {
-        self.outbox.again()
+        self.to_use().again()
+    }
+
+    /// Whether it can send [on](Self::on) this stream.
+    #[inline]
+    pub fn has<S: Seat>(&mut self, stream: &Untyped<S>) -> bool {
+        self.outbox.for_stream(stream.handle.id).is_some()
     }
 
     /// What sends on another stream of the same job: by the same rules.
@@ -224,10 +248,42 @@ impl UntypedOutbox<'_> {
     /// [`Error::Closed`] where that stream was shut down and another has its place.
     #[inline]
     pub fn on<S: Seat>(&mut self, stream: &Untyped<S>) -> Result<UntypedOutbox<'_>> {
-        Ok(UntypedOutbox {
-            outbox: self.outbox.for_handle(&stream.handle)?,
-            item_bytes: stream.item_bytes,
-        })
+        let outbox = self.to_use().for_handle(&stream.handle)?;
+        Ok(UntypedOutbox::new(outbox, stream.item_bytes))
+    }
+
+    /// Pushes an item [on](Self::on) a stream. Behind the second one in a row, the stream's
+    /// [window](Untyped::window) is open for more of them, until something else is called of this.
+    ///
+    /// # Errors
+    /// As [`UntypedOutbox::on`] and [`UntypedOutbox::push`].
+    #[inline]
+    pub fn push_on(
+        &mut self,
+        stream: &Untyped<Inline<'_>>,
+        target: Rank,
+        item: &[u8],
+    ) -> Result<()> {
+        let (window, last) = (&stream.handle.of, self.last);
+        let mut on = self.on(stream)?;
+        on.push(target, item)?;
+        let opens = Rc::as_ptr(window) == last && on.outbox.open_window(window);
+        drop(on);
+        self.last = Rc::as_ptr(window);
+        self.open = opens.then(|| (Rc::clone(window), stream.handle.id));
+        Ok(())
+    }
+
+    /// Closes the window that [`UntypedOutbox::push_on`] has opened: before anything else that this
+    /// was made of is used.
+    #[inline]
+    pub fn close_window(&mut self) {
+        if let Some((window, id)) = self.open.take() {
+            let pushed = window.close();
+            if let Some(mut of) = self.outbox.for_stream(id) {
+                of.note_pushed(pushed);
+            }
+        }
     }
 
     /// Sends a record, or spills it.
@@ -237,7 +293,7 @@ impl UntypedOutbox<'_> {
     #[inline]
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.outbox.send(target, kind, bytes)
+        self.to_use().send(target, kind, bytes)
     }
 
     /// Sends an item, or spills it.
@@ -247,7 +303,8 @@ impl UntypedOutbox<'_> {
     #[inline]
     pub fn push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        of_usual_size!(item => self.outbox.push_item(target, item))
+        let outbox = self.to_use();
+        of_usual_size!(item => outbox.push_item(target, item))
     }
 
     /// Sends a record of `bytes` zeroed bytes that `fill` fills, or spills it.
@@ -262,10 +319,10 @@ impl UntypedOutbox<'_> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.outbox.check(target, bytes)?;
+        self.to_use().check(target, bytes)?;
         let mut record = zeroed(bytes)?;
         fill(&mut record);
-        self.outbox.send(target, kind, &record)
+        self.to_use().send(target, kind, &record)
     }
 
     /// Sends many items, or spills them, `items` being one after the other for the ranks of
@@ -275,8 +332,8 @@ impl UntypedOutbox<'_> {
             return (0, Err(error));
         }
         let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        let outcome =
-            pairs.try_for_each(|(&target, item)| self.outbox.push_item(Rank(target), item));
+        let outbox = self.to_use();
+        let outcome = pairs.try_for_each(|(&target, item)| outbox.push_item(Rank(target), item));
         taken(targets.len() - pairs.len(), outcome)
     }
 
@@ -286,7 +343,14 @@ impl UntypedOutbox<'_> {
     /// As [`Outbox::send`]; an item of another size, or with a kind.
     pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
         check_either(self.item_bytes, kind, bytes)?;
-        self.outbox.broadcast(kind, bytes, to)
+        self.to_use().broadcast(kind, bytes, to)
+    }
+}
+
+/// A handler may have left a window open.
+impl Drop for UntypedOutbox<'_> {
+    fn drop(&mut self) {
+        self.close_window();
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) struct Windows {
 struct Opened {
     window: Rc<PushWindow>,
     id: StreamId,
+    pushes: Pushes,
 }
 
 impl Default for Windows {
@@ -78,7 +79,7 @@ impl Windows {
         let out = state.engine.out(id);
         if out.is_ok_and(|out| out.open_window(window, pushes)) {
             let window = Rc::clone(window);
-            *self.open.borrow_mut() = Some(Opened { window, id });
+            *self.open.borrow_mut() = Some(Opened { window, id, pushes });
             self.is_open.set(true);
         } else {
             self.note(0);
@@ -100,7 +101,7 @@ impl Windows {
         let pushed = opened.window.close();
         // What shuts a stream down has closed its window before: it is there.
         if let Ok(out) = state.engine.out(opened.id) {
-            out.note_pushed(pushed);
+            out.note_pushed(pushed, opened.pushes);
         }
         if pushed > 0 || self.pushing.get() != Rc::as_ptr(&opened.window) {
             self.note(pushed);

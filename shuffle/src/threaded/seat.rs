@@ -528,11 +528,14 @@ impl Seating for Threaded {
         of.window.push(target.0, item)
     }
 
-    /// Where the last such pushes were of the same thread. Not for handlers: what finds no room
-    /// there goes another way, and they push in turn with the program.
+    /// Where the last such pushes were of the same thread.
     #[inline]
     fn allow_pushes_here(&self, id: StreamId, of: &Arc<OfStream>, pushes: Pushes) {
-        if of.window.want() && !is_in_handler() {
+        if of.window.want() {
+            let pushes = match is_in_handler() {
+                true => Pushes::OfHandler,
+                false => pushes,
+            };
             self.shared.engine.open_window(id, &of.window, pushes);
         }
     }

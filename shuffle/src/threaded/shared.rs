@@ -100,7 +100,7 @@ impl SharedEngine {
             .is_ok_and(|out| of.open(out, pushes))
         {
             let of = Arc::clone(of);
-            turn.window = Some(OpenWindow { of, id });
+            turn.window = Some(OpenWindow { of, id, pushes });
         }
         // What is pushed is to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);

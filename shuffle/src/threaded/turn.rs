@@ -12,6 +12,7 @@ use super::looking::{Looking, Yields};
 use super::window::ThreadWindow;
 use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
+use crate::engine::outbound::Pushes;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Handlers;
 use crate::job::{JobState, wake_each};
@@ -108,6 +109,7 @@ pub(super) struct Guarded {
 pub(super) struct OpenWindow {
     pub of: Arc<ThreadWindow>,
     pub id: StreamId,
+    pub pushes: Pushes,
 }
 
 impl Guarded {
@@ -151,7 +153,7 @@ impl<'a> Turn<'a> {
         let pushed = window.of.close();
         // What shuts a stream down has closed its window before: it is there.
         if let Ok(out) = self.0.job.engine.out(window.id) {
-            out.note_pushed(pushed);
+            out.note_pushed(pushed, window.pushes);
         }
     }
 

@@ -44,20 +44,24 @@ fn send(
     stream: &StreamOf,
     by_threaded: impl FnOnce(&threaded::Untyped) -> crate::Result<()>,
     by_inline: impl FnOnce(&Untyped<'static>) -> crate::Result<()>,
-    by_outbox: impl FnOnce(&mut UntypedOutbox<'_>) -> crate::Result<()>,
+    by_outbox: impl FnOnce(&mut UntypedOutbox<'_>, &Untyped<'static>) -> crate::Result<()>,
 ) -> Result<(), Failure> {
     let stream = match stream {
         Either::Threaded(stream) => return Ok(by_threaded(stream)?),
         Either::Inline(stream) => stream,
     };
-    match by_inline(stream) {
-        Ok(()) => Ok(()),
-        Err(Error::Nested(call)) => {
-            let sent = send_by_outbox(|outbox| by_outbox(&mut outbox.on(stream)?));
-            Ok(sent.unwrap_or(Err(Error::Nested(call)))?)
-        }
-        Err(error) => Err(error.into()),
-    }
+    let sent = send_by_outbox(|outbox| {
+        // Else it is of another job, or closed.
+        outbox.has(stream).then(|| by_outbox(outbox, stream))
+    });
+    Ok(match sent {
+        Some(Some(sent)) => sent?,
+        None => by_inline(stream)?,
+        Some(None) => by_inline(stream).map_err(|error| match error {
+            Error::Nested(_) => Error::Closed(stream.name().to_owned()),
+            error => error,
+        })?,
+    })
 }
 
 /// Sends by a verb of the stream, or by one of the outbox, with the same arguments.
@@ -67,7 +71,7 @@ macro_rules! send_by {
             $stream,
             |stream| stream.$verb($($argument),+),
             |stream| stream.$verb($($argument),+),
-            |outbox| outbox.$of_outbox($($argument),+),
+            |outbox, stream| outbox.on(stream)?.$of_outbox($($argument),+),
         )
     };
 }
@@ -203,7 +207,12 @@ pub unsafe extern "C" fn trihop_stream_push(
 /// Sends an item as `trihop_stream_push` does.
 #[inline]
 pub(crate) fn push_item(stream: &StreamOf, target: Rank, item: &[u8]) -> Result<(), Failure> {
-    send_by!(stream, push or push(target, item))
+    send(
+        stream,
+        |stream| stream.push(target, item),
+        |stream| stream.push(target, item),
+        |outbox, stream| outbox.push_on(stream, target, item),
+    )
 }
 
 /// Bytes of an item; 0 where the stream has records.
@@ -226,13 +235,14 @@ pub unsafe extern "C" fn trihop_stream_try_push(
     // SAFETY: the header asks for null or a stream that was not closed, and for one item that
     // nobody changes during the call.
     unsafe {
-        with_bytes(
-            stream,
-            "item",
-            item,
-            item_bytes,
-            |stream, item| send_by!(stream, try_push or push(Rank(target), item)),
-        )
+        with_bytes(stream, "item", item, item_bytes, |stream, item| {
+            send(
+                stream,
+                |stream| stream.try_push(Rank(target), item),
+                |stream| stream.try_push(Rank(target), item),
+                |outbox, stream| outbox.push_on(stream, Rank(target), item),
+            )
+        })
     }
 }
 
@@ -274,7 +284,7 @@ pub unsafe extern "C" fn trihop_stream_push_many(
             stream,
             |stream| keep(stream.push_many(targets, items)),
             |stream| keep(stream.push_many(targets, items)),
-            |outbox| keep(outbox.push_many(targets, items)),
+            |outbox, stream| keep(outbox.on(stream)?.push_many(targets, items)),
         );
         if !sent.is_null() {
             // SAFETY: not null, so the header asks for a place for a number.

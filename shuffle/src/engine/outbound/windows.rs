@@ -10,17 +10,24 @@ pub(crate) enum Pushes {
     Paced,
     /// Calls that leave that to others.
     Unpaced,
+    /// Those of a handler, whose items go into open runs whatever was spilled.
+    OfHandler,
 }
 
 impl Outbound {
-    /// Opens a view of the open runs, where the application's items go into them and no progress
-    /// is due; whether it did. Whoever uses this again closes it before.
+    /// Opens a view of the open runs, where such items go into them and no progress is due; whether
+    /// it did. Whoever uses this again closes it before.
     pub fn open_window(&mut self, window: &PushWindow, pushes: Pushes) -> bool {
-        if !self.is_open() || self.item_bytes == 0 || self.item_bytes > self.gathered_bytes {
+        let takes_items = match pushes {
+            Pushes::OfHandler => !self.is_checked,
+            Pushes::Paced | Pushes::Unpaced => self.is_open(),
+        };
+        if !takes_items || self.item_bytes == 0 || self.item_bytes > self.gathered_bytes {
             return false;
         }
         // The last before progress is due is a call.
         let most = match (CALLS_PER_ROUND - 1).saturating_sub(self.calls) {
+            _ if pushes == Pushes::OfHandler => u32::MAX,
             0 if pushes == Pushes::Unpaced => u32::MAX,
             most => most,
         };
@@ -31,8 +38,10 @@ impl Outbound {
     }
 
     /// Counts what was pushed through a view.
-    pub fn note_pushed(&mut self, pushed: u32) {
-        self.calls = self.calls.saturating_add(pushed);
+    pub fn note_pushed(&mut self, pushed: u32, pushes: Pushes) {
+        if pushes != Pushes::OfHandler {
+            self.calls = self.calls.saturating_add(pushed);
+        }
         self.sent += u64::from(pushed);
         self.sent_bytes += u64::from(pushed) * self.item_bytes as u64;
         self.pushed |= pushed > 0;
