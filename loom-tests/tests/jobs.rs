@@ -255,7 +255,8 @@ fn threads_that_flush_the_same_record_end_both() {
     });
 }
 
-/// A fence calls the handler of its stream, and the delivery thread that of another one.
+/// A fence calls the handler of its stream, and that of another one of the same thread, or the
+/// delivery thread does.
 #[test]
 fn a_fence_of_one_stream_keeps_no_handler_of_another_waiting() {
     explore_jobs(|| {

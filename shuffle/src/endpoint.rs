@@ -21,6 +21,7 @@ use trihop_transport::link::{Access, Completion, Link, Mover};
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::tags::{TAG_BITS, Tags};
 use trihop_transport::protocol::wire::Epoch;
+use trihop_transport::ring::census::Counts;
 use trihop_transport::ring::{Inbox, InboxLayout};
 use trihop_transport::secret::Secret;
 use trihop_transport::topology::Topology;
@@ -117,6 +118,9 @@ pub(crate) struct Engine {
     /// the provider takes no posted receive back. Nothing of them moves but control messages that
     /// come late.
     closed: Vec<usize>,
+    /// What closed streams have sent and delivered, for fences of all streams: a thread may close
+    /// one beside them, which ranks do at different times.
+    retired: Counts,
     /// Streams that could not be opened on all ranks: libfabric takes no posted receives back.
     given_up: Vec<usize>,
     /// Place of the stream with each number, where one was opened.
@@ -163,6 +167,7 @@ impl Engine {
             outs: Vec::new(),
             open: Vec::new(),
             closed: Vec::new(),
+            retired: Counts::default(),
             given_up: Vec::new(),
             places: Vec::new(),
             completions: Vec::new(),
@@ -359,6 +364,8 @@ impl Engine {
     /// A stream is closed on all ranks, with nothing of it under way.
     pub fn retire(&mut self, id: StreamId) {
         if let Some(at) = self.open.iter().position(|&at| at == id.stream) {
+            let counts = self.streams[id.stream].counts(&self.outs[id.stream]);
+            self.retired.add(counts);
             self.closed.push(self.open.remove(at));
         }
     }

@@ -10,14 +10,15 @@ use trihop::{Job, Rank, Reduce, Shuffle, Stats, Stream, StreamOptions};
 use crate::allocator::counted;
 use crate::ranks::{on_ranks, on_ranks_with};
 
-/// What a whole phase may allocate, whatever the number of its messages. The fence at its end takes
-/// two rounds of a sum over all ranks, or a few more, with 12 to 20 small allocations each; and a
-/// queue may once become longer than it ever was before, which its bound ends.
+/// What a whole phase may allocate, whatever the number of its messages. The fence at its end has a
+/// count of all nodes, or a few, with some small allocations each; and a queue may once become
+/// longer than it ever was before, which its bound ends.
 const PER_PHASE: u64 = 256;
 
 /// What it may allocate besides in each second that it lasts: a rank that waits writes down why,
 /// once a second, and at most twice as often where calls wait for long, for `trihop top`.
 const PER_SECOND: u64 = 128;
+const MOST_SECONDS: u64 = 5;
 
 /// Messages of the counted phases, all sources together. The second shows growth.
 const PHASES: [u64; 2] = [100_000, 1_000_000];
@@ -117,7 +118,7 @@ impl Case<'_> {
 
 /// What a phase that has lasted so long may allocate.
 fn bound(lasted: Duration) -> u64 {
-    PER_PHASE + PER_SECOND * lasted.as_secs()
+    PER_PHASE + PER_SECOND * lasted.as_secs().min(MOST_SECONDS)
 }
 
 /// A counter that handlers can keep for as long as the job lives.

@@ -17,6 +17,10 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Bytes that are not kept waiting for more.
 const MUCH_BYTES: usize = 64 << 10;
 
+/// Records of another stream that a caller which waits for one of them takes at a time, by whole
+/// runs: what it waits for may be over behind them.
+const OTHERS_RECORDS: usize = 64;
+
 /// What is called on a delivery thread, between two calls of handlers.
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -182,12 +186,13 @@ impl Deliveries {
     }
 
     /// As [`Deliveries::next`], for a caller that attends and does not sleep for it: the number of
-    /// a stream whose handler is to be handed the chunk.
-    pub fn take(&self, chunk: &mut Chunk) -> Option<usize> {
+    /// a stream whose handler is to be handed the chunk. Of the stream that it waits for first, or
+    /// else, of all.
+    pub fn take(&self, awaited: Option<usize>, chunk: &mut Chunk) -> Option<usize> {
         debug_assert!(chunk.entries.is_empty());
         self.0.with(|slots| {
             let may = !slots.busy && slots.calls.is_empty();
-            let slot = may.then(|| slots.take_next(chunk)).flatten();
+            let slot = may.then(|| slots.take_next(awaited, chunk)).flatten();
             if slot.is_some() {
                 slots.begin(slot);
             }
@@ -251,7 +256,8 @@ impl Slots {
                 }
                 _ => {}
             }
-            return Mail::Taken(match self.take_of(slot, chunk) {
+            self.next = slot + 1;
+            return Mail::Taken(match self.take_of(slot, usize::MAX, chunk) {
                 true => NextDelivery::Deliver(slot),
                 false => NextDelivery::End(slot),
             });
@@ -262,26 +268,34 @@ impl Slots {
         }
     }
 
-    /// Takes what is enough for a handler, of the next stream that has that; which one it is.
-    fn take_next(&mut self, chunk: &mut Chunk) -> Option<usize> {
+    /// Takes what is enough for a handler, of the stream that is waited for or of the next one that
+    /// has that; which one it is.
+    fn take_next(&mut self, awaited: Option<usize>, chunk: &mut Chunk) -> Option<usize> {
         let count = self.pending.len();
-        let has_enough = |of: &Pending| of.content() == Content::Enough && !of.queue.is_empty();
+        let has_enough = |slot: &usize| {
+            let of = self.pending[*slot].as_ref();
+            of.is_some_and(|of| of.content() == Content::Enough && !of.queue.is_empty())
+        };
+        if let Some(slot) = awaited.filter(has_enough) {
+            self.take_of(slot, usize::MAX, chunk);
+            return awaited;
+        }
         let mut slots = (self.next..count).chain(0..self.next.min(count));
-        let slot = slots.find(|&slot| self.pending[slot].as_ref().is_some_and(has_enough))?;
-        self.take_of(slot, chunk);
+        let slot = slots.find(has_enough)?;
+        self.next = slot + 1;
+        self.take_of(slot, awaited.map_or(usize::MAX, |_| OTHERS_RECORDS), chunk);
         Some(slot)
     }
 
-    /// Takes what a stream has; false where it has nothing, and its handler is to be dropped.
-    fn take_of(&mut self, slot: usize, chunk: &mut Chunk) -> bool {
-        self.next = slot + 1;
+    /// Takes what a stream has, about so many records at most; false where it has nothing, and its
+    /// handler is to be dropped.
+    fn take_of(&mut self, slot: usize, most: usize, chunk: &mut Chunk) -> bool {
         let Some(pending) = &mut self.pending[slot] else {
             return false;
         };
         pending.ended = pending.queue.is_empty();
-        pending
-            .queue
-            .take(pending.piece_records, &mut chunk.entries);
+        let records = pending.piece_records.min(most);
+        pending.queue.take(records, &mut chunk.entries);
         !pending.ended
     }
 }
@@ -378,7 +392,7 @@ mod tests {
         );
         let mut chunk = Chunk::default();
         let mut takes = |ends: bool| {
-            let slot = deliveries.take(&mut chunk);
+            let slot = deliveries.take(None, &mut chunk);
             chunk.entries.clear();
             if ends {
                 deliveries.give_back();
@@ -403,11 +417,39 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_a_stream_takes_that_ones_first_and_little_of_others() {
+        let deliveries = Deliveries::new();
+        let [other, awaited] = [1, 2].map(|records| with_records(&deliveries, records));
+        let record = Delivery::Record {
+            source: 0,
+            kind: 0,
+            bytes: LongBytes::Lent(b"abc"),
+        };
+        let much = deliveries.insert(Pending::new(&StreamOptions::default(), 1000));
+        deliveries.with(much, |pending| {
+            (0..300).for_each(|_| pending.push(&record).unwrap());
+            ((), true)
+        });
+        deliveries.attend(true);
+        let mut chunk = Chunk::default();
+        let mut takes = || {
+            let slot = deliveries.take(Some(awaited), &mut chunk);
+            let taken = chunk.entries.len();
+            chunk.entries.clear();
+            deliveries.give_back();
+            (slot, taken)
+        };
+        assert_eq!([takes(), takes()], [(Some(awaited), 1); 2]);
+        assert_eq!(takes(), (Some(other), 1));
+        assert_eq!(takes(), (Some(much), OTHERS_RECORDS));
+    }
+
+    #[test]
     fn the_thread_makes_a_call_once_a_caller_is_through() {
         let deliveries = Deliveries::new();
         let one = with_records(&deliveries, 1);
         deliveries.attend(true);
-        assert_eq!(deliveries.take(&mut Chunk::default()), Some(one));
+        assert_eq!(deliveries.take(None, &mut Chunk::default()), Some(one));
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| deliveries.next(&mut Chunk::default(), false));
             assert!(deliveries.call(Box::new(|| ())).is_ok());
@@ -427,7 +469,7 @@ mod tests {
         let [one, other] = [1, 1].map(|records| with_records(&deliveries, records));
         deliveries.attend(true);
         let mut chunk = Chunk::default();
-        assert_eq!(deliveries.take(&mut chunk), Some(one));
+        assert_eq!(deliveries.take(None, &mut chunk), Some(one));
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| match deliveries.next(&mut Chunk::default(), false) {
                 Some(NextDelivery::Deliver(slot)) => slot,

@@ -8,7 +8,6 @@ use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::terminate::collective::{Operation, Ticket};
 use crate::terminate::flush::Fence;
-use trihop_transport::ring::census::Counts;
 
 /// Whose collectives come in one order on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,28 +138,35 @@ impl Engine {
             open.iter().for_each(|&at| streams[at].hurry());
         }
         let is_quiet = open.iter().all(|&at| streams[at].is_quiet(&outs[at]));
-        // All ranks count the same streams: none is closed beside such a fence.
         let counts = is_quiet.then(|| {
-            let of = |&at: &usize| streams[at].counts(&outs[at]);
-            open.iter()
-                .map(of)
-                .fold(Counts::default(), |sum, of| Counts {
-                    sent: sum.sent.wrapping_add(of.sent),
-                    delivered: sum.delivered.wrapping_add(of.delivered),
-                    ..sum
-                })
+            let mut sum = self.retired;
+            let counts = open.iter().map(|&at| streams[at].counts(&outs[at]));
+            counts.for_each(|counts| sum.add(counts));
+            sum
         });
-        if counts.is_some()
-            && let Some(line) = outs[system].queues.census_line()
-        {
-            let open = open.iter();
-            open.for_each(|&at| outs[at].queues.hide_with_census(&line));
+        if counts.is_some() {
+            self.guard_what_is_shown();
         }
+        let outs = &mut self.outs;
         let is_over = fence.is_over(counts, &mut outs[system], &mut self.collectives);
         if is_over {
-            open.iter().for_each(|&at| streams[at].calm());
+            let open = self.open[1..].iter();
+            open.for_each(|&at| self.streams[at].calm());
         }
         is_over
+    }
+
+    /// Has each open stream hide what this rank shows for a fence of all streams, before it sends or
+    /// delivers anything.
+    pub(super) fn guard_what_is_shown(&mut self) {
+        let Some((&system, open)) = self.open.split_first() else {
+            return;
+        };
+        if let Some(line) = self.outs[system].queues.census_line() {
+            let outs = &mut self.outs;
+            open.iter()
+                .for_each(|&at| outs[at].queues.hide_with_census(&line));
+        }
     }
 
     /// The fence of all streams that has begun is given up: it may never be over.

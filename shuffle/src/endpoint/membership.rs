@@ -22,6 +22,8 @@ use crate::terminate::collective::Collectives;
 pub(crate) struct Legacy {
     /// Its counts, and its part in censuses, by stream.
     counts: Vec<(Counts, Part)>,
+    /// Of closed streams.
+    retired: Counts,
     collectives: Collectives,
 }
 
@@ -220,6 +222,7 @@ impl Engine {
         let collectives = Collectives::new(&self.topology);
         Ok(Legacy {
             counts,
+            retired: self.retired,
             collectives: std::mem::replace(&mut self.collectives, collectives),
         })
     }
@@ -227,6 +230,7 @@ impl Engine {
     /// This endpoint joins again, with the same streams open and nothing sent or delivered yet.
     pub fn inherit(&mut self, legacy: Legacy) {
         self.collectives = legacy.collectives;
+        self.retired = legacy.retired;
         let streams = self.streams.iter_mut().zip(&mut self.outs);
         for ((state, out), (counts, part)) in streams.zip(legacy.counts) {
             (out.sent, state.taken) = (counts.sent, counts.delivered);

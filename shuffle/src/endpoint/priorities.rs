@@ -12,12 +12,7 @@ impl Engine {
         };
         let at = self.open.iter().position(later).unwrap_or(self.open.len());
         self.open.insert(at, stream);
-        // A fence of all streams may be under way, and shows what others have.
-        if let Some(&system) = self.open.first().filter(|&&system| system != stream)
-            && let Some(line) = self.outs[system].queues.census_line()
-        {
-            self.outs[stream].queues.hide_with_census(&line);
-        }
+        self.guard_what_is_shown();
     }
 
     /// Serves a stream with this priority from now on, or with that of its options.

@@ -326,7 +326,7 @@ impl Queues {
     #[inline]
     pub fn hide_census(&mut self) {
         if let Some(census) = &mut self.census
-            && census.is_shown()
+            && census.must_hide()
         {
             census.hide();
         }
@@ -350,9 +350,9 @@ impl Queues {
     }
 
     /// See [`Census::hide_with`].
-    pub fn hide_with_census(&mut self, of_all: &CensusLine) {
+    pub fn hide_with_census(&mut self, job_line: &CensusLine) {
         if let Some(census) = &mut self.census {
-            census.hide_with(of_all);
+            census.hide_with(job_line);
         }
     }
 

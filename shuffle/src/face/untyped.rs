@@ -225,7 +225,7 @@ impl<'a> UntypedOutbox<'a> {
 
     /// What it sends with, whatever was open before.
     #[inline]
-    fn to_use(&mut self) -> &mut Outbox<'a> {
+    fn closed(&mut self) -> &mut Outbox<'a> {
         self.last = null();
         self.close_window();
         &mut self.outbox
@@ -233,7 +233,7 @@ impl<'a> UntypedOutbox<'a> {
 
     /// What sends on streams that are not untyped, and to arrays.
     pub fn outbox(&mut self) -> Outbox<'_> {
-        self.to_use().again()
+        self.closed().again()
     }
 
     /// Whether it can send [on](Self::on) this stream.
@@ -248,7 +248,7 @@ impl<'a> UntypedOutbox<'a> {
     /// [`Error::Closed`] where that stream was shut down and another has its place.
     #[inline]
     pub fn on<S: Seat>(&mut self, stream: &Untyped<S>) -> Result<UntypedOutbox<'_>> {
-        let outbox = self.to_use().for_handle(&stream.handle)?;
+        let outbox = self.closed().for_handle(&stream.handle)?;
         Ok(UntypedOutbox::new(outbox, stream.item_bytes))
     }
 
@@ -293,7 +293,7 @@ impl<'a> UntypedOutbox<'a> {
     #[inline]
     pub fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.to_use().send(target, kind, bytes)
+        self.closed().send(target, kind, bytes)
     }
 
     /// Sends an item, or spills it.
@@ -303,7 +303,7 @@ impl<'a> UntypedOutbox<'a> {
     #[inline]
     pub fn push(&mut self, target: Rank, item: &[u8]) -> Result<()> {
         check_items(1, self.item_bytes, item)?;
-        let outbox = self.to_use();
+        let outbox = self.closed();
         of_usual_size!(item => outbox.push_item(target, item))
     }
 
@@ -319,10 +319,10 @@ impl<'a> UntypedOutbox<'a> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
         check_record(self.item_bytes)?;
-        self.to_use().check(target, bytes)?;
+        self.closed().check(target, bytes)?;
         let mut record = zeroed(bytes)?;
         fill(&mut record);
-        self.to_use().send(target, kind, &record)
+        self.closed().send(target, kind, &record)
     }
 
     /// Sends many items, or spills them, `items` being one after the other for the ranks of
@@ -332,7 +332,7 @@ impl<'a> UntypedOutbox<'a> {
             return (0, Err(error));
         }
         let mut pairs = targets.iter().zip(items.chunks_exact(self.item_bytes));
-        let outbox = self.to_use();
+        let outbox = self.closed();
         let outcome = pairs.try_for_each(|(&target, item)| outbox.push_item(Rank(target), item));
         taken(targets.len() - pairs.len(), outcome)
     }
@@ -343,7 +343,7 @@ impl<'a> UntypedOutbox<'a> {
     /// As [`Outbox::send`]; an item of another size, or with a kind.
     pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
         check_either(self.item_bytes, kind, bytes)?;
-        self.to_use().broadcast(kind, bytes, to)
+        self.closed().broadcast(kind, bytes, to)
     }
 }
 

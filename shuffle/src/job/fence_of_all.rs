@@ -12,7 +12,7 @@ use crate::terminate::flush::Fence;
 pub(super) struct Fencing {
     way: Way,
     fence: Fence,
-    is_over: bool,
+    pub(super) is_over: bool,
     /// Of all that this rank has begun.
     number: u64,
     /// Is woken once it is over.

@@ -172,10 +172,12 @@ impl Parked {
     #[inline]
     pub fn advance(&mut self, engine: &mut Engine) -> bool {
         let mut has_ended = false;
-        if let Some(fence) = &mut self.of_all
-            && fence.poll(engine)
-        {
-            self.woken.extend(fence.waker.take());
+        if let Some(fence) = &mut self.of_all {
+            let was_over = fence.is_over;
+            if fence.poll(engine) {
+                has_ended = !was_over;
+                self.woken.extend(fence.waker.take());
+            }
         }
         for under_way in &mut self.endings {
             // A stream that is gone has nothing to go on with; who asks hears that.

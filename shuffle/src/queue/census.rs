@@ -279,8 +279,9 @@ pub(crate) struct Census {
     looked_at_ns: u64,
     /// The place of an inbox that is damaged, and how.
     pub damage: Option<(u32, String)>,
-    /// Where this rank shows what it has of all streams together, this one's too.
-    of_all: Option<CensusLine>,
+    /// Of a stream: where this rank shows what it has of all streams together, to be hidden with
+    /// what it shows of this one.
+    job_line: Option<CensusLine>,
 }
 
 impl Census {
@@ -299,7 +300,7 @@ impl Census {
             odd: None,
             looked_at_ns: 0,
             damage: None,
-            of_all: None,
+            job_line: None,
         }
     }
 
@@ -317,8 +318,8 @@ impl Census {
     }
 
     /// What this stream sends from now on hides, once, what is shown of all streams together.
-    pub fn hide_with(&mut self, of_all: &CensusLine) {
-        self.of_all.get_or_insert_with(|| of_all.clone());
+    pub fn hide_with(&mut self, job_line: &CensusLine) {
+        self.job_line.get_or_insert_with(|| job_line.clone());
     }
 
     /// How far this rank has come.
@@ -396,7 +397,7 @@ impl Census {
 
     /// The endpoint at a place has left; it may join again, with another inbox.
     pub fn forget(&mut self, place: u32) {
-        if self.speaker == Some(place as usize) && self.is_shown() {
+        if self.speaker == Some(place as usize) && self.part.is_shown() {
             // While it says how far it has counted: when it joins again it counts on.
             self.hide();
         }
@@ -566,17 +567,22 @@ impl Census {
         self.rest();
     }
 
-    /// Whether something is shown that is to be hidden before the stream sends.
+    /// Whether something may be shown that is to be hidden before the stream sends.
     #[inline]
+    pub fn must_hide(&self) -> bool {
+        self.part.is_shown() && !self.part.of_all || self.job_line.is_some()
+    }
+
+    #[cfg(test)]
     pub fn is_shown(&self) -> bool {
-        self.part.is_shown() && !self.part.of_all || self.of_all.is_some()
+        self.part.is_shown()
     }
 
     /// It is about to send.
     #[cold]
     pub fn hide(&mut self) {
-        if let Some(of_all) = self.of_all.take() {
-            of_all.shown().hide::<Shipped>();
+        if let Some(job_line) = self.job_line.take() {
+            job_line.shown().hide::<Shipped>();
         }
         if self.part.is_shown()
             && let Some(own) = &self.lines[self.me]

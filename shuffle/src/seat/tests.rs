@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -24,7 +25,7 @@ use crate::config::{Options, StreamOptions};
 use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
 use crate::job::JobState;
-use crate::{Contributors, Job, Rank, State};
+use crate::{Contributors, Job, Rank, State, UntypedOutbox};
 
 /// Long enough for a machine that does much else.
 const LONG: Duration = Duration::from_secs(120);
@@ -280,6 +281,47 @@ fn a_step_is_awaited_and_misuse_is_told() {
     stream.begin_step(Contributors::All(1)).unwrap();
     let failed = stream.done(2).and_then(|()| stream.wait());
     assert!(matches!(failed, Err(Error::Mismatch { .. })), "{failed:?}");
+}
+
+#[test]
+fn handlers_push_through_a_window_that_all_else_closes() {
+    let (heard, calls) = (Cell::new(0), Cell::new(0));
+    let job = Job::start(single()).unwrap();
+    let answers = job.untyped("answers", 8).handler(|arrival, _| {
+        heard.set(heard.get() + arrival.count);
+    });
+    let answers = answers.open().unwrap();
+    let (on, calls) = (answers.clone(), &calls);
+    let asked = job.untyped("asked", 8).handler(move |_, outbox| {
+        let window = Rc::clone(&on.handle.of);
+        let push = |outbox: &mut UntypedOutbox<'_>| {
+            outbox.push_on(&on, Rank(0), &7_u64.to_ne_bytes()).unwrap();
+            window.is_open()
+        };
+        assert!(!push(outbox), "the first push says nothing of a second");
+        assert!(push(outbox) && push(outbox));
+        // As a program in C does, which knows the layout.
+        assert!(window.push(0, &7_u64.to_ne_bytes()) && window.push(0, &7_u64.to_ne_bytes()));
+        assert!(!window.push(0, &[7]) && !window.push(1, &7_u64.to_ne_bytes()));
+        outbox.done(0).unwrap();
+        assert!(window.is_open(), "that has no runs");
+        assert!(outbox.push(Rank(1), &[0; 8]).is_err());
+        assert!(!window.is_open() && !push(outbox));
+        assert!(push(outbox), "and it is left open");
+        calls.set(calls.get() + 1);
+    });
+    let asked = asked.open().unwrap();
+    for call in 1..100 {
+        asked.push(Rank(0), &[1; 8]).unwrap();
+        job.fence().unwrap();
+        assert!(!answers.handle.of.is_open());
+        assert_eq!((calls.get(), heard.get()), (call, 7 * call));
+        let stats = answers.stats().unwrap();
+        let sent = 7 * call as u64;
+        assert_eq!((stats.sent, stats.sent_bytes), (sent, 8 * sent));
+    }
+    drop((asked, answers));
+    job.shutdown().unwrap();
 }
 
 #[test]

@@ -265,7 +265,7 @@ impl Shared {
     /// For callers that wait for the handlers of all of these streams.
     fn common_helper(&self) -> Option<Helper> {
         let threads = self.threads.lock();
-        threads.deliver.as_ref().map(DeliveryThread::helper)
+        threads.deliver.as_ref().map(|thread| thread.helper(None))
     }
 
     /// Waits until a delivery thread has made the calls that are due, unless all threads end.

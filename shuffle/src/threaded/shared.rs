@@ -516,7 +516,7 @@ impl SharedEngine {
         drop(waiting);
         turn.looking = Some(looking);
         self.hand_on(&mut turn);
-        // Whatever a waker does, the handler is the delivery thread's again.
+        // Whatever a waker does, handlers are the delivery thread's again.
         helping.iter_mut().for_each(|helping| helping.attend(false));
         turn.wake_woken();
         outcome

@@ -109,11 +109,16 @@ struct Streams {
 /// How a caller that waits for handlers calls them in the place of their delivery thread. What
 /// that serves may own handles of its streams.
 #[derive(Clone)]
-pub(crate) struct Helper(Weak<Server>);
+pub(crate) struct Helper {
+    server: Weak<Server>,
+    /// The stream that it waits for, if it is one.
+    awaited: Option<usize>,
+}
 
 /// A caller that does so.
 pub(crate) struct Helping {
     server: Arc<Server>,
+    awaited: Option<usize>,
     attends: bool,
     /// What was taken, of the stream with this number.
     taken: Option<usize>,
@@ -175,9 +180,12 @@ impl DeliveryThread {
         &self.server.deliveries
     }
 
-    /// For callers that wait for its handlers.
-    pub fn helper(&self) -> Helper {
-        Helper(Arc::downgrade(&self.server))
+    /// For callers that wait for its handlers: that of a stream, or all.
+    pub fn helper(&self, awaited: Option<usize>) -> Helper {
+        Helper {
+            server: Arc::downgrade(&self.server),
+            awaited,
+        }
     }
 
     /// Serves a stream that is about to be opened: what arrives has somewhere to go before, and
@@ -204,9 +212,9 @@ impl DeliveryThread {
         let sent = self.streams.send(served);
         sent.map_err(|_| Error::Closed(name.to_owned()))?;
         let delivering = Delivering {
+            helper: self.helper(Some(handover.slot())),
             handover,
             own: None,
-            helper: self.helper(),
             lives,
         };
         Ok((delivering, tell))
@@ -249,7 +257,8 @@ impl Helper {
     /// Attends to what comes; `None` where the delivery thread has ended.
     pub fn begin(&self) -> Option<Helping> {
         let mut helping = Helping {
-            server: self.0.upgrade()?,
+            server: self.server.upgrade()?,
+            awaited: self.awaited,
             attends: false,
             taken: None,
             chunk: Chunk::default(),
@@ -270,7 +279,7 @@ impl Helping {
 
     /// Whether there is something to be [handed out](Self::hand_out).
     pub fn take(&mut self) -> bool {
-        self.taken = self.server.deliveries.take(&mut self.chunk);
+        self.taken = self.server.deliveries.take(self.awaited, &mut self.chunk);
         self.taken.is_some()
     }
 

@@ -1,5 +1,5 @@
-//! A census: what the ranks of a node show each other of a stream while each waits for all of them
-//! to have sent and delivered everything.
+//! A census: what the ranks of a node show each other of a stream, or of all streams of a job
+//! together, while each waits for all of them to have sent and delivered everything.
 //!
 //! A rank shows its counts once nothing waits on it, under a number that is higher each time, and
 //! hides them before it sends anything more. Whoever shows something looks at all: where each
@@ -40,6 +40,17 @@ pub struct Counts {
     pub delivered: u64,
     /// Runs that have come, by their colour; tries to deliver them count, too.
     pub heard: [u64; COLOURS],
+}
+
+impl Counts {
+    /// Adds those of another stream.
+    pub fn add(&mut self, more: Self) {
+        let add = |sum: &mut u64, more| *sum = sum.wrapping_add(more);
+        add(&mut self.sent, more.sent);
+        add(&mut self.delivered, more.delivered);
+        let heard = self.heard.iter_mut().zip(more.heard);
+        heard.for_each(|(sum, more)| add(sum, more));
+    }
 }
 
 /// What a rank shows, in words that it alone writes.

@@ -340,38 +340,54 @@ fn a_round_calls_at_its_start_unless_it_may_not_begin() {
     job.shutdown().unwrap();
 }
 
-/// Rank 0 has started a fence, to which the other one comes once nothing moves there any more.
-fn hear_of_the_end(rank: u32, bootstrap: Custom) -> Result<()> {
-    static RESTS: AtomicU64 = AtomicU64::new(0);
+/// Rank 0 has started a fence, of a stream or of all, to which the other one comes once nothing
+/// moves there any more.
+fn hear_of_the_end(rank: u32, bootstrap: Custom, of_all: bool) -> Result<()> {
+    static OF: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let rests = &OF[usize::from(of_all)];
     let job = Job::start_with(over_network(), Box::new(bootstrap))?;
     let stream = job.stream::<u64>("fenced").handler(|_, _, _| ()).open()?;
     let begun = Instant::now();
     if rank == 1 {
-        while RESTS.load(Ordering::Relaxed) == 0 {
+        while rests.load(Ordering::Relaxed) == 0 {
             assert!(begun.elapsed() < LONG, "rank 0 does not rest");
             thread::yield_now();
         }
-        stream.fence()?;
+        match of_all {
+            true => job.fence()?,
+            false => stream.fence()?,
+        }
         return job.shutdown();
     }
-    stream.start(End::Fence)?;
+    match of_all {
+        true => job.start_fence()?,
+        false => stream.start(End::Fence)?,
+    }
     let mut rounds = 0;
     while rounds < 1000 {
         rounds = if job.progress()? { 0 } else { rounds + 1 };
     }
-    RESTS.store(1, Ordering::Relaxed);
+    rests.store(1, Ordering::Relaxed);
     // Who waits elsewhere for the end is told by that.
     while !job.progress()? {
         assert!(begun.elapsed() < LONG, "the end has not been said");
         thread::yield_now();
     }
-    stream.wait()?;
+    // That was said, and is no news for ever.
+    assert!((0..100).any(|_| matches!(job.progress(), Ok(false))));
+    match of_all {
+        true => job.wait_fence()?,
+        false => stream.wait()?,
+    }
     job.shutdown()
 }
 
 #[test]
 fn the_end_of_a_fence_is_progress_though_nothing_comes() {
-    for (rank, outcome) in ranks(2, |_| 0, hear_of_the_end) {
-        outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+    for of_all in [false, true] {
+        let hear = move |rank, bootstrap| hear_of_the_end(rank, bootstrap, of_all);
+        for (rank, outcome) in ranks(2, |_| 0, hear) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+        }
     }
 }

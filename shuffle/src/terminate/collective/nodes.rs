@@ -1,10 +1,11 @@
-//! The count of all nodes, by which the fences of a stream end where there are several: each node
-//! has a [census](trihop_transport::ring::census), and one rank speaks for it.
+//! The count of all nodes, by which fences end where there are several: each node has a
+//! [census](trihop_transport::ring::census), and one rank speaks for it.
 //!
 //! What a node's ranks have sent and delivered together goes up the tree, once nothing waits on
 //! any of them. The top says whether the fence is over: it is where as many records were delivered
 //! as sent, and no node had got something, before it was counted, that another one had sent after
-//! it was. Otherwise they are counted again. Only ranks through which other nodes speak hear of
+//! it was. (Of all streams together it adds what was delivered by the last count, and so needs two:
+//! see [`crate::queue::census`].) Otherwise they are counted again. Only ranks through which other nodes speak hear of
 //! that: a node's others are told in shared memory.
 
 use super::{Collectives, DOWN, Operation, Ticket, message};

@@ -306,6 +306,13 @@ fn twin_that_counts_all_streams_once() {
     explore(World::new(&[2, 1], &sends, Twin::Twice).of_all());
 }
 
+#[test]
+fn a_fence_of_all_streams_of_three_nodes_is_over_when_all_is_handled_and_not_before() {
+    let sends: [&[Sent]; 4] = [&[], &[(3, 1)], &[], &[]];
+    let world = World::new(&[2, 1, 1], &sends, Twin::Nothing).of_all();
+    eprintln!("{} states", explore(world));
+}
+
 /// Of the first node one rank speaks, and another one passes on what the third node has.
 #[test]
 fn a_fence_of_three_nodes_is_over_when_all_is_handled_and_not_before() {
