@@ -141,7 +141,7 @@ fn send(
         let mut to = outbox.to(array)?;
         Ok(by_outbox(&mut to))
     });
-    Ok(match sent {
+    match sent {
         Some(Ok(sent)) => sent?,
         None => by_inline(array)?,
         // It is of another job, or closed.
@@ -149,7 +149,8 @@ fn send(
             Error::Nested(_) => closed,
             error => error,
         })?,
-    })
+    }
+    Ok(())
 }
 
 /// Sends an item to the element of a key.

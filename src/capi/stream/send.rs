@@ -54,14 +54,15 @@ fn send(
         // Else it is of another job, or closed.
         outbox.has(stream).then(|| by_outbox(outbox, stream))
     });
-    Ok(match sent {
+    match sent {
         Some(Some(sent)) => sent?,
         None => by_inline(stream)?,
         Some(None) => by_inline(stream).map_err(|error| match error {
             Error::Nested(_) => Error::Closed(stream.name().to_owned()),
             error => error,
         })?,
-    })
+    }
+    Ok(())
 }
 
 /// Sends by a verb of the stream, or by one of the outbox, with the same arguments.
