@@ -11,8 +11,8 @@ use trihop_transport::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxe
 use super::runs::Slot;
 
 /// A view of a stream's open runs, into which items are pushed. It is open while nobody has the
-/// state of the job: who borrows that closes it first, and so nobody else has the runs meanwhile.
-/// Of a job with threads, one of them has it by a lease.
+/// state of the job, or while a handler runs that has that: who uses it closes the view first, and
+/// so nobody else has the runs meanwhile. Of a job with threads, one of them has it by a lease.
 ///
 /// Its words are atomic only for the compiler: nobody uses them at the same time as another.
 ///
