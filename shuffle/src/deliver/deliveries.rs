@@ -21,6 +21,9 @@ const MUCH_BYTES: usize = 64 << 10;
 /// runs: what it waits for may be over behind them.
 const OTHERS_RECORDS: usize = 64;
 
+/// How often in a row it takes what is of that one, while others have something.
+const FAVOURED: u32 = 4;
+
 /// What is called on a delivery thread, between two calls of handlers.
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -35,6 +38,8 @@ struct Slots {
     pending: Vec<Option<Pending>>,
     /// Whose turn is next: a stream with much to deliver does not keep the others waiting.
     next: usize,
+    /// How often in a row a caller has taken what is of the stream that it waits for.
+    favoured: u32,
     /// Somebody has taken something, and is not through with it.
     busy: bool,
     /// Of which stream that is, where it is of one, and how many were taken by then.
@@ -105,6 +110,7 @@ impl Deliveries {
             calls: VecDeque::new(),
             pending: Vec::new(),
             next: 0,
+            favoured: 0,
             busy: false,
             of: None,
             taken: 0,
@@ -276,10 +282,13 @@ impl Slots {
             let of = self.pending[*slot].as_ref();
             of.is_some_and(|of| of.content() == Content::Enough && !of.queue.is_empty())
         };
-        if let Some(slot) = awaited.filter(has_enough) {
+        let favours = self.favoured < FAVOURED;
+        if let Some(slot) = awaited.filter(has_enough).filter(|_| favours) {
+            self.favoured += 1;
             self.take_of(slot, usize::MAX, chunk);
             return awaited;
         }
+        self.favoured = 0;
         let mut slots = (self.next..count).chain(0..self.next.min(count));
         let slot = slots.find(has_enough)?;
         self.next = slot + 1;
@@ -419,7 +428,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_stream_takes_that_ones_first_and_little_of_others() {
         let deliveries = Deliveries::new();
-        let [other, awaited] = [1, 2].map(|records| with_records(&deliveries, records));
+        let [other, awaited] = [1, FAVOURED + 1].map(|records| with_records(&deliveries, records));
         let record = Delivery::Record {
             source: 0,
             kind: 0,
@@ -439,8 +448,10 @@ mod tests {
             deliveries.give_back();
             (slot, taken)
         };
-        assert_eq!([takes(), takes()], [(Some(awaited), 1); 2]);
-        assert_eq!(takes(), (Some(other), 1));
+        let first = (0..FAVOURED).map(|_| takes());
+        assert!(first.into_iter().all(|taken| taken == (Some(awaited), 1)));
+        assert_eq!(takes(), (Some(other), 1), "which has waited for long");
+        assert_eq!(takes(), (Some(awaited), 1), "the last of it");
         assert_eq!(takes(), (Some(much), OTHERS_RECORDS));
     }
 

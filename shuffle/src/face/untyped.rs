@@ -193,6 +193,9 @@ pub(crate) fn each_arrival(
     Ok(if take(arrival, true) { count } else { 0 })
 }
 
+/// How often in a row a handler opens windows in vain.
+const MOST_IN_VAIN: u32 = 4;
+
 /// What a handler of an [`Untyped`] stream gets to send with: its sends never wait.
 pub struct UntypedOutbox<'a> {
     outbox: Outbox<'a>,
@@ -202,6 +205,8 @@ pub struct UntypedOutbox<'a> {
     last: *const PushWindow,
     /// The one that is open, and its stream.
     open: Option<(Rc<PushWindow>, StreamId)>,
+    /// How often in a row nothing was pushed through one.
+    in_vain: u32,
 }
 
 outbox_verbs!([] UntypedOutbox<'_>);
@@ -220,6 +225,7 @@ impl<'a> UntypedOutbox<'a> {
             item_bytes,
             last: null(),
             open: None,
+            in_vain: 0,
         }
     }
 
@@ -253,33 +259,39 @@ impl<'a> UntypedOutbox<'a> {
     }
 
     /// Pushes an item [on](Self::on) a stream. Behind the second one in a row, the stream's
-    /// [window](Untyped::window) is open for more of them, until something else is called of this.
+    /// [window](Untyped::window) is open for more of them, until something else is called of this,
+    /// unless that has been open in vain some times in a row.
     ///
     /// # Errors
     /// As [`UntypedOutbox::on`] and [`UntypedOutbox::push`].
+    ///
+    /// # Safety
+    /// [`UntypedOutbox::close_window`] is called before the handler returns, or unwinds.
     #[inline]
-    pub fn push_on(
+    pub unsafe fn push_on(
         &mut self,
         stream: &Untyped<Inline<'_>>,
         target: Rank,
         item: &[u8],
     ) -> Result<()> {
         let (window, last) = (&stream.handle.of, self.last);
+        self.close_window();
+        let pays = self.in_vain < MOST_IN_VAIN;
         let mut on = self.on(stream)?;
         on.push(target, item)?;
-        let opens = Rc::as_ptr(window) == last && on.outbox.open_window(window);
-        drop(on);
+        let wants = Rc::as_ptr(window) == last;
+        let opens = wants && pays && on.outbox.open_window(window);
         self.last = Rc::as_ptr(window);
         self.open = opens.then(|| (Rc::clone(window), stream.handle.id));
         Ok(())
     }
 
-    /// Closes the window that [`UntypedOutbox::push_on`] has opened: before anything else that this
-    /// was made of is used.
+    /// Closes the window that [`UntypedOutbox::push_on`] has opened.
     #[inline]
     pub fn close_window(&mut self) {
         if let Some((window, id)) = self.open.take() {
             let pushed = window.close();
+            self.in_vain = if pushed > 0 { 0 } else { self.in_vain + 1 };
             if let Some(mut of) = self.outbox.for_stream(id) {
                 of.note_pushed(pushed);
             }
@@ -344,13 +356,6 @@ impl<'a> UntypedOutbox<'a> {
     pub fn broadcast(&mut self, kind: u32, bytes: &[u8], to: BroadcastTo) -> Result<()> {
         check_either(self.item_bytes, kind, bytes)?;
         self.closed().broadcast(kind, bytes, to)
-    }
-}
-
-/// A handler may have left a window open.
-impl Drop for UntypedOutbox<'_> {
-    fn drop(&mut self) {
-        self.close_window();
     }
 }
 

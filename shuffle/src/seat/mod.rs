@@ -245,7 +245,7 @@ pub(crate) trait Seating: Clone {
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
 
-    /// What pushes of a stream go through while nobody has the state.
+    /// What pushes of a stream go through while nobody uses the state.
     fn window(of: &Self::OfStream) -> &PushWindow;
 
     /// Whether an item of a stream could be sent with nothing of the state looked at.

@@ -11,7 +11,9 @@ use trihop_transport::topology::Rank;
 
 use super::at_end::{self, AtEnd};
 use super::shared::SharedEngine;
-use super::thread::{Delivering, DeliveryThread, Helper, Thread, is_in_handler, nap};
+use super::thread::{
+    Delivering, DeliveryThread, Helper, Thread, close_behind_handler, is_in_handler, nap,
+};
 use super::usage::ThreadUse;
 use super::window::ThreadWindow;
 use crate::config::StreamOptions;
@@ -531,12 +533,16 @@ impl Seating for Threaded {
     /// Where the last such pushes were of the same thread.
     #[inline]
     fn allow_pushes_here(&self, id: StreamId, of: &Arc<OfStream>, pushes: Pushes) {
-        if of.window.want() {
-            let pushes = match is_in_handler() {
-                true => Pushes::OfHandler,
-                false => pushes,
-            };
-            self.shared.engine.open_window(id, &of.window, pushes);
+        if !of.window.want() {
+            return;
+        }
+        let engine = &self.shared.engine;
+        match is_in_handler() && !at_end::is_at_end() {
+            true => {
+                engine.open_window(id, &of.window, Pushes::OfHandler);
+                close_behind_handler(engine);
+            }
+            false => engine.open_window(id, &of.window, pushes),
         }
     }
 

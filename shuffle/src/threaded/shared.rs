@@ -106,6 +106,11 @@ impl SharedEngine {
         self.wake_from(&mut turn, Sleep::Deep);
     }
 
+    /// Nobody pushes without the turn any more.
+    pub fn close_window(&self) {
+        drop(self.take());
+    }
+
     /// Looks at the state if it can be had soon, whatever has become of the job.
     pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
         self.try_take().map(|mut turn| look(&mut turn.job))

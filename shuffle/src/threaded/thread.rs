@@ -1,6 +1,6 @@
 //! Threads of a job: they take no signals, and say what they are for.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -13,6 +13,7 @@ use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, TryLockError, mpsc, thread, thread_local};
 
 use super::seat::{Deliver, Threaded};
+use super::shared::SharedEngine;
 use super::usage::ThreadUse;
 use crate::config::StreamOptions;
 use crate::deliver::{Chunk, Deliveries, Handover, NextDelivery, note_overfilled, take_overfilled};
@@ -22,6 +23,18 @@ use crate::seat::Handle;
 thread_local! {
     /// What this thread hands to handlers.
     static SERVES: Cell<*const Deliveries> = const { Cell::new(ptr::null()) };
+    /// Jobs in which the handler that is being called may push without the turn.
+    static PUSHES_TO: RefCell<Vec<Arc<SharedEngine>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The handler that is being called on this thread may push to a stream of this job without the
+/// turn, until it returns: what is called next is bound by the ends of steps, as it is not.
+pub(crate) fn close_behind_handler(engine: &Arc<SharedEngine>) {
+    PUSHES_TO.with_borrow_mut(|jobs| {
+        if !jobs.iter().any(|job| Arc::ptr_eq(job, engine)) {
+            jobs.push(Arc::clone(engine));
+        }
+    });
 }
 
 /// Whether the caller is a handler, or called as one is.
@@ -338,6 +351,10 @@ impl Server {
             served.hand_out(chunk, self.job_size);
         }
         streams.overfilled = take_overfilled();
+        drop(streams);
+        while let Some(job) = PUSHES_TO.with_borrow_mut(Vec::pop) {
+            job.close_window();
+        }
     }
 
     /// Drops the handler of a stream.

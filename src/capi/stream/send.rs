@@ -212,8 +212,20 @@ pub(crate) fn push_item(stream: &StreamOf, target: Rank, item: &[u8]) -> Result<
         stream,
         |stream| stream.push(target, item),
         |stream| stream.push(target, item),
-        |outbox, stream| outbox.push_on(stream, target, item),
+        |outbox, stream| push_by(outbox, stream, target, item),
     )
+}
+
+/// An item of a handler: more of them need no call.
+#[inline]
+fn push_by(
+    outbox: &mut UntypedOutbox<'_>,
+    stream: &Untyped<'static>,
+    target: Rank,
+    item: &[u8],
+) -> crate::Result<()> {
+    // SAFETY: `with_outbox`, by which the handler is called, closes what this opens.
+    unsafe { outbox.push_on(stream, target, item) }
 }
 
 /// Bytes of an item; 0 where the stream has records.
@@ -241,7 +253,7 @@ pub unsafe extern "C" fn trihop_stream_try_push(
                 stream,
                 |stream| stream.try_push(Rank(target), item),
                 |stream| stream.try_push(Rank(target), item),
-                |outbox, stream| outbox.push_on(stream, Rank(target), item),
+                |outbox, stream| push_by(outbox, stream, Rank(target), item),
             )
         })
     }

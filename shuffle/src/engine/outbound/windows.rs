@@ -10,7 +10,8 @@ pub(crate) enum Pushes {
     Paced,
     /// Calls that leave that to others.
     Unpaced,
-    /// Those of a handler, whose items go into open runs whatever was spilled.
+    /// Those of a handler, which wait for no room and make no progress: whatever is spilled, and
+    /// whatever step ends.
     OfHandler,
 }
 

@@ -129,6 +129,48 @@ fn pushes_without_the_turn_are_there_for_every_other_call() {
     assert!(matches!(stream.push(Rank(0), 1), Err(Error::Closed(_))));
 }
 
+/// What is called on its thread behind a handler is bound by the ends of steps, as that is not.
+#[test]
+fn what_a_handler_pushes_without_the_turn_ends_with_it() {
+    if !trihop_transport::park::can_lease() {
+        eprintln!("skipped: no leases on this machine");
+        return;
+    }
+    const TIMES: u64 = 500;
+    let job = job();
+    let (stream, sum) = adding(&job, "pushed to");
+    let opened = Arc::new(AtomicU64::new(0));
+    let (to, opens) = (stream.clone(), Arc::clone(&opened));
+    let pushes = job.stream::<u64>("pushes").handler(move |_, items, _| {
+        for _ in 0..5 * items.len() {
+            to.push(Rank(0), 1).unwrap();
+        }
+        let is_open = Threaded::window(&to.handle.of).is_open();
+        opens.fetch_add(u64::from(is_open), Ordering::Relaxed);
+    });
+    let pushes = pushes.open().unwrap();
+    let (to, outlived) = (stream.clone(), Arc::new(AtomicU64::new(0)));
+    let outlives = Arc::clone(&outlived);
+    let looks = job.stream::<u64>("looks").handler(move |_, _, _| {
+        let is_open = Threaded::window(&to.handle.of).is_open();
+        outlives.fetch_add(u64::from(is_open), Ordering::Relaxed);
+    });
+    let looks = looks.open().unwrap();
+    for time in 0..TIMES {
+        pushes.push(Rank(0), 1).unwrap();
+        looks.push(Rank(0), 1).unwrap();
+        if time % 2 == 0 {
+            job.fence().unwrap();
+        }
+    }
+    job.fence().unwrap();
+    assert_eq!(sum.load(Ordering::Relaxed), 5 * TIMES);
+    assert_eq!(stream.stats().unwrap().sent, 5 * TIMES);
+    assert!(opened.load(Ordering::Relaxed) > 0, "no push went without");
+    assert_eq!(outlived.load(Ordering::Relaxed), 0);
+    job.shutdown().unwrap();
+}
+
 #[test]
 fn pushes_of_many_threads_arrive_each_in_order_and_once() {
     const THREADS: u64 = 3;
