@@ -30,7 +30,8 @@ thread_local! {
 /// The handler that is being called on this thread may push to a stream of this job without the
 /// turn, until it returns: what is called next is bound by the ends of steps, as it is not.
 pub(crate) fn close_behind_handler(engine: &Arc<SharedEngine>) {
-    PUSHES_TO.with_borrow_mut(|jobs| {
+    PUSHES_TO.with(|jobs| {
+        let mut jobs = jobs.borrow_mut();
         if !jobs.iter().any(|job| Arc::ptr_eq(job, engine)) {
             jobs.push(Arc::clone(engine));
         }
@@ -352,7 +353,7 @@ impl Server {
         }
         streams.overfilled = take_overfilled();
         drop(streams);
-        while let Some(job) = PUSHES_TO.with_borrow_mut(Vec::pop) {
+        while let Some(job) = PUSHES_TO.with(|jobs| jobs.borrow_mut().pop()) {
             job.close_window();
         }
     }
