@@ -192,8 +192,9 @@ impl Deliveries {
     }
 
     /// As [`Deliveries::next`], for a caller that attends and does not sleep for it: the number of
-    /// a stream whose handler is to be handed the chunk. Of the stream that it waits for first, or
-    /// else, of all.
+    /// a stream whose handler is to be handed the chunk. A caller that waits for one stream takes
+    /// what that has first, and now and then some of another; one that waits for all takes from
+    /// each in turn.
     pub fn take(&self, awaited: Option<usize>, chunk: &mut Chunk) -> Option<usize> {
         debug_assert!(chunk.entries.is_empty());
         self.0.with(|slots| {

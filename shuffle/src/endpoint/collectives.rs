@@ -156,8 +156,8 @@ impl Engine {
         is_over
     }
 
-    /// Has each open stream hide what this rank shows for a fence of all streams, before it sends or
-    /// delivers anything.
+    /// Has each open stream hide what this rank shows for a fence of all streams, before it sends
+    /// or delivers anything.
     pub(super) fn guard_what_is_shown(&mut self) {
         let Some((&system, open)) = self.open.split_first() else {
             return;

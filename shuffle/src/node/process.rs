@@ -346,8 +346,8 @@ impl Process {
 /// A process that has not started its job yet. Where it goes before it has, all of its node hear
 /// why: of an agent, whose process may live on, and of any other one, so that those that have not
 /// met all name whose end it was that has ended others. A rank of an agent tells nobody: it is the
-/// agent that misses it. Nor does who has waited for too long, or lost its launcher: what the others
-/// then find themselves says more.
+/// agent that misses it. Nor does who has waited for too long, or lost its launcher: what the
+/// others then find themselves says more.
 pub(crate) struct Unstarted<'a> {
     /// None where there is nobody to tell.
     teller: Option<(&'a Process, &'a Topology, u64)>,

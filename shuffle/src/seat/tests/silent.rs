@@ -173,8 +173,8 @@ fn who_has_ended_a_fence_may_sleep_outside_of_the_library() {
     }
 }
 
-/// Each rank is the last one to come to a fence of all streams in turn, before which handlers of one
-/// send on another. Beside it streams are opened, sent on, and closed at different times.
+/// Each rank is the last one to come to a fence of all streams in turn, before which handlers of
+/// one send on another. Beside it streams are opened, sent on, and closed at different times.
 fn fence_all_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
     let heard = State::new([0_u64; 3]);
     let job = Job::start_with(over_network(), Box::new(bootstrap))?;

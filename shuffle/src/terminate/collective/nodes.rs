@@ -4,9 +4,9 @@
 //! What a node's ranks have sent and delivered together goes up the tree, once nothing waits on
 //! any of them. The top says whether the fence is over: it is where as many records were delivered
 //! as sent, and no node had got something, before it was counted, that another one had sent after
-//! it was. (Of all streams together it adds what was delivered by the last count, and so needs two:
-//! see [`crate::queue::census`].) Otherwise they are counted again. Only ranks through which other nodes speak hear of
-//! that: a node's others are told in shared memory.
+//! it was. Otherwise they are counted again. Of all streams together each node adds what it had
+//! delivered at the last count, so that there are two at least: see [`crate::queue::census`]. Only
+//! ranks through which other nodes speak hear of that: a node's others are told in shared memory.
 
 use super::{Collectives, DOWN, Operation, Ticket, message};
 use crate::error::{Error, Result};
