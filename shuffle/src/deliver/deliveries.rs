@@ -371,12 +371,18 @@ mod tests {
 
     /// A stream of which so many records wait, each a chunk.
     fn with_records(deliveries: &Deliveries, records: u32) -> usize {
+        with_pieces(deliveries, records, 1)
+    }
+
+    /// A stream of which so many records wait, of which a chunk has so many at most.
+    fn with_pieces(deliveries: &Deliveries, records: u32, piece_records: usize) -> usize {
         let record = Delivery::Record {
             source: 0,
             kind: 0,
             bytes: LongBytes::Lent(b"abc"),
         };
-        let slot = deliveries.insert(Pending::new(&StreamOptions::default(), 1));
+        let pending = Pending::new(&StreamOptions::default(), piece_records);
+        let slot = deliveries.insert(pending);
         deliveries.with(slot, |pending| {
             (0..records).for_each(|_| pending.push(&record).unwrap());
             ((), true)
@@ -430,16 +436,7 @@ mod tests {
     fn who_waits_for_a_stream_takes_that_ones_first_and_little_of_others() {
         let deliveries = Deliveries::new();
         let [other, awaited] = [1, FAVOURED + 1].map(|records| with_records(&deliveries, records));
-        let record = Delivery::Record {
-            source: 0,
-            kind: 0,
-            bytes: LongBytes::Lent(b"abc"),
-        };
-        let much = deliveries.insert(Pending::new(&StreamOptions::default(), 1000));
-        deliveries.with(much, |pending| {
-            (0..300).for_each(|_| pending.push(&record).unwrap());
-            ((), true)
-        });
+        let much = with_pieces(&deliveries, 300, 1000);
         deliveries.attend(true);
         let mut chunk = Chunk::default();
         let mut takes = || {

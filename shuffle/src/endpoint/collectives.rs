@@ -134,8 +134,9 @@ impl Engine {
             return false;
         };
         let (streams, outs) = (&mut self.streams, &mut self.outs);
-        if fence.begin(&mut outs[system], FENCES, &mut self.collectives) {
+        if !fence.has_begun() {
             open.iter().for_each(|&at| streams[at].hurry());
+            fence.begin(&mut outs[system], FENCES, &mut self.collectives);
         }
         let is_quiet = open.iter().all(|&at| streams[at].is_quiet(&outs[at]));
         let counts = is_quiet.then(|| {

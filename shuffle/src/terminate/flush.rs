@@ -122,7 +122,7 @@ impl Fence {
         out: &mut Outbound,
         collectives: &mut Collectives,
     ) -> bool {
-        if !self.has_begun {
+        if !self.has_begun() {
             state.hurry();
             out.queues.has_called(collectives.begun(state.id));
             self.begin(out, state.id, collectives);
@@ -148,23 +148,19 @@ impl Fence {
         false
     }
 
-    /// Begins, unless it has; whether it does. Its census is that of `out`, and collectives of this
-    /// channel are its own.
-    pub fn begin(
-        &mut self,
-        out: &mut Outbound,
-        channel: u16,
-        collectives: &mut Collectives,
-    ) -> bool {
-        let begins = !std::mem::replace(&mut self.has_begun, true);
-        if begins {
-            self.round = match out.queues.has_other_nodes() {
-                true => collectives.begin_count(channel),
-                false => None,
-            };
-            out.queues.begin_census(self.round.is_some());
-        }
-        begins
+    /// Whether it is under way.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Begins. Its census is that of `out`, and collectives of this channel are its own.
+    pub fn begin(&mut self, out: &mut Outbound, channel: u16, collectives: &mut Collectives) {
+        self.has_begun = true;
+        self.round = match out.queues.has_other_nodes() {
+            true => collectives.begin_count(channel),
+            false => None,
+        };
+        out.queues.begin_census(self.round.is_some());
     }
 
     /// Whether what has [begun](Self::begin) is over on all ranks; `counts` are those of this rank,

@@ -22,6 +22,24 @@ static FENCES: Meeting = (Mutex::new(0), Condvar::new());
 static STARTED: Meeting = (Mutex::new(0), Condvar::new());
 static ALL: Meeting = (Mutex::new(0), Condvar::new());
 
+/// Jobs of ranks that fence.
+const FENCED: [Shape; 4] = [
+    (3, |_| 0),
+    (2, |rank| rank),
+    (6, |rank| rank / 2),
+    (8, |rank| rank % 3),
+];
+
+/// Runs jobs of these shapes, one after the other.
+fn on_shapes(shapes: &[Shape], meeting: &Meeting, run: fn(u32, Custom) -> Result<()>) {
+    for &(count, node) in shapes {
+        *meeting.0.lock().unwrap() = 0;
+        for (rank, outcome) in ranks(count, node, run) {
+            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
+        }
+    }
+}
+
 fn meet((come, all_here): &Meeting, size: u32) {
     let mut come = come.lock().unwrap();
     *come += 1;
@@ -69,13 +87,11 @@ fn call_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn who_has_the_result_of_a_collective_call_may_sleep_outside_of_the_library() {
-    let shapes: [Shape; 3] = [(2, |_| 0), (5, |_| 0), (6, |rank| rank / 2)];
-    for (count, node) in shapes {
-        *CALLS.0.lock().unwrap() = 0;
-        for (rank, outcome) in ranks(count, node, call_and_sleep) {
-            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
-        }
-    }
+    on_shapes(
+        &[(2, |_| 0), (5, |_| 0), (6, |rank| rank / 2)],
+        &CALLS,
+        call_and_sleep,
+    );
 }
 
 /// Each rank is the last one to end a round in turn, in which all send much to all.
@@ -110,18 +126,16 @@ fn end_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn who_has_ended_a_round_may_sleep_outside_of_the_library() {
-    let shapes: [Shape; 4] = [
-        (2, |_| 0),
-        (5, |_| 0),
-        (2, |rank| rank),
-        (6, |rank| rank / 2),
-    ];
-    for (count, node) in shapes {
-        *ROUNDS.0.lock().unwrap() = 0;
-        for (rank, outcome) in ranks(count, node, end_and_sleep) {
-            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
-        }
-    }
+    on_shapes(
+        &[
+            (2, |_| 0),
+            (5, |_| 0),
+            (2, |rank| rank),
+            (6, |rank| rank / 2),
+        ],
+        &ROUNDS,
+        end_and_sleep,
+    );
 }
 
 /// Each rank is the last one to come to a fence in turn, before which handlers send on.
@@ -159,18 +173,7 @@ fn fence_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn who_has_ended_a_fence_may_sleep_outside_of_the_library() {
-    let shapes: [Shape; 4] = [
-        (3, |_| 0),
-        (2, |rank| rank),
-        (6, |rank| rank / 2),
-        (8, |rank| rank % 3),
-    ];
-    for (count, node) in shapes {
-        *FENCES.0.lock().unwrap() = 0;
-        for (rank, outcome) in ranks(count, node, fence_and_sleep) {
-            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
-        }
-    }
+    on_shapes(&FENCED, &FENCES, fence_and_sleep);
 }
 
 /// Each rank is the last one to come to a fence of all streams in turn, before which handlers of
@@ -249,18 +252,7 @@ fn fence_all_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn who_has_ended_a_fence_of_all_streams_may_sleep_outside_of_the_library() {
-    let shapes: [Shape; 4] = [
-        (3, |_| 0),
-        (2, |rank| rank),
-        (6, |rank| rank / 2),
-        (8, |rank| rank % 3),
-    ];
-    for (count, node) in shapes {
-        *ALL.0.lock().unwrap() = 0;
-        for (rank, outcome) in ranks(count, node, fence_all_and_sleep) {
-            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
-        }
-    }
+    on_shapes(&FENCED, &ALL, fence_all_and_sleep);
 }
 
 /// The ranks that other nodes speak with start a fence, and make progress until it is known to be
@@ -303,13 +295,11 @@ fn start_and_sleep(rank: u32, bootstrap: Custom) -> Result<()> {
 
 #[test]
 fn who_hears_that_a_fence_is_over_tells_its_node_before_it_returns() {
-    let shapes: [Shape; 2] = [(4, |rank| rank / 2), (6, |rank| rank / 2)];
-    for (count, node) in shapes {
-        *STARTED.0.lock().unwrap() = 0;
-        for (rank, outcome) in ranks(count, node, start_and_sleep) {
-            outcome.unwrap_or_else(|error| panic!("rank {rank} of {count}: {error}"));
-        }
-    }
+    on_shapes(
+        &[(4, |rank| rank / 2), (6, |rank| rank / 2)],
+        &STARTED,
+        start_and_sleep,
+    );
 }
 
 /// Handlers send long records while their rank ends a round, behind its marks: these wait for the
