@@ -16,7 +16,7 @@ use crate::engine::sink::Sink;
 use crate::error::Error;
 use crate::face::shuffle::each_message;
 use crate::route::RouteName;
-use crate::simulation::{Fabric, Simulation, SimulationOptions, TICK_NS};
+use crate::simulation::{Fabric, Member, Simulation, SimulationOptions, TICK_NS};
 use crate::terminate::flush::{Fence, Flush, Queues};
 
 /// A message that makes its receiver send to ranks 1 and 3, and what these hear.
@@ -90,18 +90,33 @@ impl Turns {
     }
 }
 
+/// What fences are of.
+#[derive(PartialEq)]
+enum Of {
+    Stream,
+    All,
+    /// All, of which one is opened once the fence is under way.
+    AllAndMore,
+}
+
 /// Ranks 0, 2 and 3 have been counted before anything was sent. What is handled after that at rank
 /// 2 makes it send twice: one of these is counted as delivered, and stands for the one that is
 /// still under way.
-fn counts_that_agree_by_chance(nodes: &[u32], of_all: bool) {
+fn counts_that_agree_by_chance(nodes: &[u32], of: Of) {
     let mut turns = Turns {
-        of_all,
+        of_all: of != Of::Stream,
         ..Turns::new(nodes)
     };
+    let opens = of == Of::AllAndMore;
+    let members = turns.job.members.iter_mut();
+    members.filter(|_| opens).for_each(Member::close);
     for rank in [0, 2, 3] {
         assert!(!turns.fenced(rank));
         turns.progress(rank);
     }
+    let members = turns.job.members.iter_mut();
+    let reopen = |of: &mut Member| of.reopen(&SimulationOptions::default()).unwrap();
+    members.filter(|_| opens).for_each(reopen);
     turns.job.try_send(Rank(1), Rank(2), REQUEST, b"").unwrap();
     // The request goes; it is handled, and two messages go; one of these is handled, and rank 1 is
     // counted.
@@ -130,18 +145,24 @@ fn counts_that_agree_by_chance(nodes: &[u32], of_all: bool) {
 
 #[test]
 fn a_fence_does_not_end_by_counts_that_agree_by_chance() {
-    counts_that_agree_by_chance(&[4], false);
+    counts_that_agree_by_chance(&[4], Of::Stream);
 }
 
 #[test]
 fn a_fence_of_nodes_does_not_end_by_counts_that_agree_by_chance() {
-    counts_that_agree_by_chance(&[1; 4], false);
+    counts_that_agree_by_chance(&[1; 4], Of::Stream);
 }
 
 #[test]
 fn a_fence_of_all_streams_does_not_end_by_counts_that_agree_by_chance() {
-    counts_that_agree_by_chance(&[4], true);
-    counts_that_agree_by_chance(&[1; 4], true);
+    counts_that_agree_by_chance(&[4], Of::All);
+    counts_that_agree_by_chance(&[1; 4], Of::All);
+}
+
+#[test]
+fn a_fence_of_all_streams_counts_those_that_are_opened_beside_it() {
+    counts_that_agree_by_chance(&[4], Of::AllAndMore);
+    counts_that_agree_by_chance(&[1; 4], Of::AllAndMore);
 }
 
 /// Others count nothing while a handler runs, however long that takes.

@@ -138,6 +138,26 @@ impl Member {
         self.engine.stream_mut(self.id).expect("it stays open")
     }
 
+    /// Closes its stream, with nothing of it under way; it is opened again by
+    /// [`Member::reopen`].
+    #[cfg(test)]
+    pub fn close(&mut self) {
+        self.engine.retire(self.id);
+    }
+
+    /// Opens a stream in the place of the one that was closed, which has these options.
+    ///
+    /// # Panics
+    /// When none was closed.
+    #[cfg(test)]
+    pub fn reopen(&mut self, options: &SimulationOptions) -> Result<(), Error> {
+        let (stream, bytes) = (&options.stream, options.item_bytes);
+        let plan = self.engine.plan("reopened", stream, bytes)?;
+        let number = self.engine.reusable(&plan).expect("one was closed");
+        self.id = self.engine.reopen(number, plan, Sink::Handler)?;
+        Ok(())
+    }
+
     /// Goes to sleep as a job parks, unless there is something to do after all; `blind` ranks look
     /// again soon.
     pub(super) fn sleep(&mut self, awake: &mut Awake, rank: u32, blind: bool) -> bool {

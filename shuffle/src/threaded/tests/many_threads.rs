@@ -149,25 +149,32 @@ fn what_a_handler_pushes_without_the_turn_ends_with_it() {
         opens.fetch_add(u64::from(is_open), Ordering::Relaxed);
     });
     let pushes = pushes.open().unwrap();
-    let (to, outlived) = (stream.clone(), Arc::new(AtomicU64::new(0)));
-    let outlives = Arc::clone(&outlived);
-    let looks = job.stream::<u64>("looks").handler(move |_, _, _| {
+    let (to, looked) = (stream.clone(), Arc::new([0, 0].map(AtomicU64::new)));
+    let looks_at = Arc::clone(&looked);
+    let looks = job.stream::<u64>("looks").handler(move |_, items, _| {
         let is_open = Threaded::window(&to.handle.of).is_open();
-        outlives.fetch_add(u64::from(is_open), Ordering::Relaxed);
+        looks_at[1].fetch_add(u64::from(is_open), Ordering::Relaxed);
+        looks_at[0].fetch_add(items.len() as u64, Ordering::Relaxed);
     });
     let looks = looks.open().unwrap();
-    for time in 0..TIMES {
+    for time in 1..=TIMES {
         pushes.push(Rank(0), 1).unwrap();
         looks.push(Rank(0), 1).unwrap();
-        if time % 2 == 0 {
-            job.fence().unwrap();
-        }
+        // Not by a call that takes the turn: the delivery thread hands out both, one behind the
+        // other.
+        until("both handlers", || {
+            looked[0].load(Ordering::Relaxed) == time
+        });
     }
     job.fence().unwrap();
     assert_eq!(sum.load(Ordering::Relaxed), 5 * TIMES);
     assert_eq!(stream.stats().unwrap().sent, 5 * TIMES);
     assert!(opened.load(Ordering::Relaxed) > 0, "no push went without");
-    assert_eq!(outlived.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        looked[1].load(Ordering::Relaxed),
+        0,
+        "it outlived a handler"
+    );
     job.shutdown().unwrap();
 }
 
