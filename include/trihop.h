@@ -441,7 +441,8 @@ typedef struct trihop_array_t trihop_array_t;
 // trihop_asked_free(asked);
 // ```
 //
-// Threads: as `trihop_channel_t`, and one call at a time on one request.
+// Threads: as `trihop_channel_t`, and one call at a time on one request; that of a guest is any
+// thread's, whatever its port does meanwhile.
 typedef struct trihop_asked_t trihop_asked_t;
 
 // A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
@@ -506,8 +507,7 @@ typedef struct trihop_details_t trihop_details_t;
 
 // A process that is no rank, and uses the channels of a job all the same, through a rank of its
 // node that serves guests, or `trihop serve`. It needs no launcher and no other guest, and may come
-// and go at any time. Its ports are used as those of ranks are; calls that are started, and events,
-// are ranks' alone.
+// and go at any time. Its ports are used as those of ranks are.
 //
 // ```c
 // trihop_guest_open(NULL, TRIHOP_NO_TIMEOUT, &guest);
@@ -2573,10 +2573,10 @@ trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int3
 // armed it counts as one request of the port's that waits.
 //
 // Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
-// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
+// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Of a guest
+// it becomes readable by itself, and where the server is gone.
 //
-// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may, and with
-// `TRIHOP_ERR_MISUSE` at a guest's port.
+// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
 
@@ -2648,7 +2648,8 @@ trihop_status_t trihop_asked_value(struct trihop_asked_t *asked, uint64_t *value
 // Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 // calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Where the
 // request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have
-// no clock that runs.
+// no clock that runs. Of a guest it becomes readable by itself, at a timeout too, and where the
+// server is gone.
 // Threads: as `trihop_asked_t`.
 trihop_status_t trihop_asked_event(struct trihop_asked_t *asked, int32_t *descriptor);
 

@@ -1848,8 +1848,7 @@ private:
 /* See trihop_lifetime_t. */
 enum class Lifetime : std::int32_t { Guest = TRIHOP_OF_GUEST, Server = TRIHOP_OF_SERVER };
 
-/* A process that is no rank, and uses channels through one: see trihop_guest_t. Its channels' started calls and events are
- * thrown as TRIHOP_ERR_MISUSE. */
+/* A process that is no rank, and uses channels through one: see trihop_guest_t. */
 class Guest {
 public:
     /* Waits until somebody serves under this name. */

@@ -90,6 +90,11 @@ fn guests_that_are_killed_lose_nothing_that_others_have() {
                 port.get(Timeout::Never).unwrap();
             }
         }
+        if role.starts_with("starts ") {
+            loop {
+                port.start_get(Timeout::Never).unwrap().wait().unwrap();
+            }
+        }
         for number in 0.. {
             let bytes = vec![number as u8; length(number)];
             port.send(number, &bytes, Return::WhenBuffered, Timeout::Never)
@@ -120,7 +125,8 @@ fn guests_that_are_killed_lose_nothing_that_others_have() {
             descriptors(server.id()) == before
         });
         // A guest that gets is killed, too: what it has not got stays.
-        let getter = start_guest(TEST, &name, &format!("gets {descriptor}"));
+        let how = ["gets", "starts"][random.below(2) as usize];
+        let getter = start_guest(TEST, &name, &format!("{how} {descriptor}"));
         let sent = random.below(300) as u32;
         for number in 0..sent {
             let bytes = vec![1; length(number)];
@@ -278,7 +284,7 @@ fn c_and_cpp_programs_are_guests_and_serve_some() {
         let said = run(guest).succeeded().stdout;
         assert_eq!(
             said,
-            "3000 messages\none thread at a time\nsemaphore and barrier\n"
+            "3000 messages\nstarted and slept on\none thread at a time\nsemaphore and barrier\n"
         );
         end(server);
     }

@@ -1,7 +1,5 @@
 //! Channels: bounded queues of messages, each on the rank that has made it.
 
-use std::os::fd::AsRawFd;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -11,7 +9,7 @@ use trihop::threaded;
 
 use crate::array::{Block, Room, View};
 use crate::detached::{Detached, Ended};
-use crate::error::{Failure, of_call};
+use crate::error::Failure;
 use crate::guest::Guests;
 use crate::port::Port;
 use crate::request::{Request, timeout_of, triple};
@@ -328,8 +326,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn start_get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
         let timeout = timeout_of(timeout)?;
-        let port = self.channel.of_rank(STARTED)?;
-        Request::of(py.detach(|| port.start_get(timeout)), timeout)
+        Request::of(py.detach(|| self.channel.start_get(timeout)), timeout)
     }
 
     /// Starts a `poll`, and does not wait. As `start_get`.
@@ -337,8 +334,10 @@ impl Channel {
     fn start_poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<Request> {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
-        let port = self.channel.of_rank(STARTED)?;
-        Request::of(py.detach(|| port.start_poll(what, timeout)), timeout)
+        Request::of(
+            py.detach(|| self.channel.start_poll(what, timeout)),
+            timeout,
+        )
     }
 
     /// Starts a `send`, and does not wait. The bytes are copied.
@@ -357,8 +356,7 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let port = self.channel.of_rank(STARTED)?;
-        let started = py.detach(|| port.start_send(kind, bytes, when, timeout));
+        let started = py.detach(|| self.channel.start_send(kind, bytes, when, timeout));
         Request::of(started, timeout)
     }
 
@@ -367,9 +365,7 @@ impl Channel {
     /// place of the last one to come to a barrier, or an error. It is the port's, and neither to be
     /// read nor closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let port = self.channel.of_rank("descriptors to sleep on")?;
-        let descriptor = py.detach(|| port.event().map(|event| event.as_raw_fd()));
-        Ok(descriptor.map_err(of_call)?)
+        Ok(py.detach(|| self.channel.event())?)
     }
 
     /// How many sends have failed after they had returned, and why the last of them has.
@@ -391,8 +387,6 @@ type Triple<'py> = Bound<'py, PyTuple>;
 fn got<'py>(py: Python<'py>, got: Result<Received, Failure>) -> PyResult<Triple<'py>> {
     triple(py, &got?)
 }
-
-const STARTED: &str = "calls that are started";
 
 const WHEN: &[(&str, Return)] = &[
     ("immediately", Return::Immediately),

@@ -1,11 +1,13 @@
 //! A port of a channel, of a rank or of a guest.
 
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use trihop::channel::{ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout};
 use trihop::{ChannelLimits, guest, threaded};
 
 use crate::error::{Failure, of_call};
+use crate::request::UnderWay;
 
 /// What a port says of itself at any time.
 #[derive(Clone, Copy)]
@@ -86,16 +88,6 @@ impl Port {
         }
     }
 
-    /// A rank's: guests have none of this.
-    pub fn of_rank(&self, what: &str) -> Result<&threaded::Channel, Failure> {
-        match self {
-            Self::Rank(port) => Ok(port),
-            Self::Guest(_) => Err(Failure::Misuse(format!(
-                "ports of guests have no {what}: those of ranks do"
-            ))),
-        }
-    }
-
     pub fn send(
         &self,
         kind: u32,
@@ -124,6 +116,29 @@ impl Port {
 
     pub fn poll(&self, what: Poll, timeout: Timeout) -> Result<u64, Failure> {
         call!(self, port => port.poll(what, timeout))
+    }
+
+    pub fn start_get(&self, timeout: Timeout) -> Result<UnderWay, Failure> {
+        call!(self, port => port.start_get(timeout).map(UnderWay::from))
+    }
+
+    pub fn start_poll(&self, what: Poll, timeout: Timeout) -> Result<UnderWay, Failure> {
+        call!(self, port => port.start_poll(what, timeout).map(UnderWay::from))
+    }
+
+    pub fn start_send(
+        &self,
+        kind: u32,
+        bytes: &[u8],
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<UnderWay, Failure> {
+        call!(self, port => port.start_send(kind, bytes, when, timeout).map(UnderWay::from))
+    }
+
+    /// The descriptor that it is slept on by, which stays the port's.
+    pub fn event(&self) -> Result<i32, Failure> {
+        call!(self, port => port.event().map(|event| event.as_raw_fd()))
     }
 
     pub fn failures(&self) -> Result<(u64, Option<trihop::Error>), Failure> {

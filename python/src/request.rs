@@ -12,6 +12,7 @@ use pyo3::types::PyBytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use trihop::channel::{Received, Timeout};
+use trihop::guest;
 use trihop::over::{Asked, Threaded};
 
 use crate::detached::Detached;
@@ -23,11 +24,14 @@ const SPIN: Duration = Duration::from_micros(50);
 /// A clock that is a little slow would have the end of a time looked at too early, and again.
 const A_LITTLE: Duration = Duration::from_millis(1);
 
-/// What is under way, of whatever gives.
+/// What is under way: of a rank, or of a guest.
 pub enum UnderWay {
     Get(Asked<Received, Threaded>),
     Poll(Asked<u64, Threaded>),
     Send(Asked<(), Threaded>),
+    GuestGet(guest::Asked<Received>),
+    GuestPoll(guest::Asked<u64>),
+    GuestSend(guest::Asked<()>),
 }
 
 /// What it has given.
@@ -62,26 +66,31 @@ macro_rules! each {
             UnderWay::Get($asked) => $call,
             UnderWay::Poll($asked) => $call,
             UnderWay::Send($asked) => $call,
+            UnderWay::GuestGet($asked) => $call,
+            UnderWay::GuestPoll($asked) => $call,
+            UnderWay::GuestSend($asked) => $call,
         }
     };
 }
 
-impl From<Asked<Received, Threaded>> for UnderWay {
-    fn from(asked: Asked<Received, Threaded>) -> Self {
-        Self::Get(asked)
-    }
+/// What is under way of each kind.
+macro_rules! from_asked {
+    ($($asked:ty => $kind:ident),+ $(,)?) => {$(
+        impl From<$asked> for UnderWay {
+            fn from(asked: $asked) -> Self {
+                Self::$kind(asked)
+            }
+        }
+    )+};
 }
 
-impl From<Asked<u64, Threaded>> for UnderWay {
-    fn from(asked: Asked<u64, Threaded>) -> Self {
-        Self::Poll(asked)
-    }
-}
-
-impl From<Asked<(), Threaded>> for UnderWay {
-    fn from(asked: Asked<(), Threaded>) -> Self {
-        Self::Send(asked)
-    }
+from_asked! {
+    Asked<Received, Threaded> => Get,
+    Asked<u64, Threaded> => Poll,
+    Asked<(), Threaded> => Send,
+    guest::Asked<Received> => GuestGet,
+    guest::Asked<u64> => GuestPoll,
+    guest::Asked<()> => GuestSend,
 }
 
 enum State {
@@ -151,20 +160,14 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn of<T>(
-        asked: Result<Asked<T, Threaded>, trihop::Error>,
-        timeout: Timeout,
-    ) -> PyResult<Self>
-    where
-        UnderWay: From<Asked<T, Threaded>>,
-    {
-        let asked = asked.map_err(of_call)?;
+    pub fn of(started: Result<UnderWay, Failure>, timeout: Timeout) -> PyResult<Self> {
+        let under_way = started?;
         let until = match timeout {
             Timeout::After(time) => Instant::now().checked_add(time),
             Timeout::Never | Timeout::Once => None,
         };
         Ok(Self {
-            state: Detached::new(Mutex::new(State::UnderWay(asked.into()))),
+            state: Detached::new(Mutex::new(State::UnderWay(under_way))),
             until,
         })
     }

@@ -67,8 +67,27 @@ assert tasks.get_into(buffer) == (0, 1, 6) and buffer[:6] == b"task 1"
 assert bytes(tasks.get_array()[2]) == b"task 2"
 raised(trihop.Timeout, lambda: tasks.get(timeout=0.01))
 assert tasks.poll("size") == 0 and tasks.failures() == (0, None)
-for call in [tasks.start_get, tasks.fileno, lambda: tasks.start_poll("in"), lambda: tasks.start_send(b"")]:
-    raised(trihop.Misuse, call, "guests")
+
+import selectors
+with selectors.DefaultSelector() as selector:
+    selector.register(tasks, selectors.EVENT_READ)
+    assert not selector.select(0)
+    request = tasks.start_get()
+    assert not request.test()
+    tasks.start_send(b"a", 5).wait()
+    assert request.wait() == (0, 5, b"a") and request.test()
+    tasks.send(b"b")
+    assert selector.select() and tasks.get()[2] == b"b"
+    raised(trihop.WouldBlock, lambda: tasks.get(timeout=0))
+    assert not selector.select(0)
+dropped = tasks.start_get()
+selected = selectors.DefaultSelector()
+selected.register(dropped, selectors.EVENT_READ)
+tasks.send(b"kept")
+assert selected.select()
+selected.close()
+dropped.cancel()
+assert tasks.get() == (0, 0, b"kept")
 
 lock = guest.semaphore(1, most=1)
 assert lock.poll("acquire") == 0 and lock.poll("release") == 1
@@ -101,6 +120,61 @@ other.send(b"for who waits", when="received")
 waits.join()
 tasks.close()
 raised(trihop.Closed, lambda: other.send(b"late"))
+""",
+        server,
+    )
+
+
+def test_guests_await(tmp_path, server):
+    guest(
+        tmp_path,
+        """
+import asyncio
+
+async def take(port, got):
+    while True:
+        try:
+            got.append(await port.start_get())
+        except trihop.Closed:
+            return
+
+async def send(port, count):
+    for number in range(count):
+        await port.start_send(number.to_bytes(4, "little") * 300, when="received")
+
+async def main():
+    guest = trihop.Guest()
+    port = guest.create(messages=7)
+    got = []
+    takers = [asyncio.ensure_future(take(port, got)) for _ in range(5)]
+    await asyncio.gather(send(port, 40), send(guest.attach(port.descriptor), 40))
+    # Who is cancelled has taken nothing.
+    for taker in takers:
+        taker.cancel()
+    await asyncio.gather(*takers, return_exceptions=True)
+    assert len(got) == 80 and all(len(data) == 1200 for _, _, data in got)
+    for _ in range(20):
+        taken = asyncio.ensure_future(take(port, got))
+        await asyncio.sleep(0)
+        await port.start_send(b"kept")
+        taken.cancel()
+        await asyncio.gather(taken, return_exceptions=True)
+        if not (len(got) == 81 and got.pop()):
+            assert (await port.start_get(timeout=60.0))[2] == b"kept"
+    try:
+        await port.start_get(timeout=0.01)
+        raise SystemExit("there was a message")
+    except trihop.Timeout:
+        pass
+    lock = guest.semaphore(0)
+    held = asyncio.ensure_future(hold(lock))
+    await lock.start_poll("release")
+    assert await held == 0
+
+async def hold(lock):
+    return await lock.start_poll("acquire")
+
+asyncio.run(main())
 """,
         server,
     )

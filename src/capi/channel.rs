@@ -91,12 +91,6 @@ impl GuestPort {
     }
 }
 
-/// What guests' ports do not have.
-fn not_of_guests(what: &str) -> Failure {
-    let why = format!("ports of guests have no {what}: those of ranks do");
-    Failure::new(trihop_status_t::TRIHOP_ERR_MISUSE, why)
-}
-
 /// Calls the method of the port, whosever it is.
 macro_rules! call_port {
     ($channel:expr, $port:ident => $call:expr) => {

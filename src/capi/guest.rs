@@ -22,8 +22,7 @@ pub struct trihop_guests_t {
 
 /// A process that is no rank, and uses the channels of a job all the same, through a rank of its
 /// node that serves guests, or `trihop serve`. It needs no launcher and no other guest, and may come
-/// and go at any time. Its ports are used as those of ranks are; calls that are started, and events,
-/// are ranks' alone.
+/// and go at any time. Its ports are used as those of ranks are.
 ///
 /// ```c
 /// trihop_guest_open(NULL, TRIHOP_NO_TIMEOUT, &guest);

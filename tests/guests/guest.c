@@ -1,4 +1,5 @@
 /* A guest of `trihop serve`: `guest NAME`. Says what it has done, a line for each part. */
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,11 @@ static void is(int so, const char *what) {
 }
 
 #define IS(what) is((what), #what)
+
+static int is_readable(int descriptor, int for_ms) {
+    struct pollfd polled = {.fd = descriptor, .events = POLLIN};
+    return poll(&polled, 1, for_ms) == 1 && (polled.revents & POLLIN) != 0;
+}
 
 enum { MESSAGES = 3000 };
 
@@ -71,13 +77,14 @@ int main(int count, char **words) {
     trihop_channel_limits_t said;
     trihop_received_t received;
     trihop_filled_t filled;
-    trihop_asked_t *asked;
+    trihop_asked_t *asked, *sent;
     struct other other;
     pthread_t thread;
     char small[2], text[TRIHOP_CHANNEL_DESCRIPTOR_CHARS];
     uint64_t value = 9;
     uint32_t rank = 9, size = 0, owner = 9;
-    int32_t kind = 9, event = 0;
+    int32_t kind = 9, event = 0, started = 0;
+    int is_over = 1;
     size_t length;
 
     expect(trihop_guest_open("nobody-has-this-name", 1000000, &none), TRIHOP_ERR_SERVER_FAILED, "a server that is not there");
@@ -114,8 +121,49 @@ int main(int count, char **words) {
     expect(trihop_channel_get(tasks, TRIHOP_ONCE, &received), TRIHOP_ERR_WOULD_BLOCK, "an empty channel");
     IS(received.bytes == NULL);
     expect(trihop_channel_pop(tasks, 1000000), TRIHOP_ERR_TIMED_OUT, "an empty channel for a while");
-    expect(trihop_channel_event(tasks, &event), TRIHOP_ERR_MISUSE, "an event");
-    expect(trihop_channel_start_get(tasks, TRIHOP_NO_TIMEOUT, &asked), TRIHOP_ERR_MISUSE, "a call that is started");
+
+    /* Calls that are started, and descriptors to sleep on. */
+    OK(trihop_channel_start_get(tasks, TRIHOP_NO_TIMEOUT, &asked));
+    OK(trihop_asked_event(asked, &started));
+    OK(trihop_asked_test(asked, &is_over));
+    IS(!is_over && !is_readable(started, 0));
+    OK(trihop_channel_start_send(tasks, 2, "five5", 5, TRIHOP_WHEN_RECEIVED, TRIHOP_NO_TIMEOUT, &sent));
+    IS(is_readable(started, -1));
+    OK(trihop_asked_test(asked, &is_over));
+    IS(is_over);
+    OK(trihop_asked_received(asked, &received));
+    IS(received.kind == 2 && received.length == 5 && memcmp(received.bytes, "five5", 5) == 0);
+    trihop_received_free(&received);
+    expect(trihop_asked_received(asked, &received), TRIHOP_ERR_MISUSE, "a message that was taken");
+    OK(trihop_asked_free(asked));
+    OK(trihop_asked_wait(sent));
+    OK(trihop_asked_free(sent));
+    OK(trihop_channel_event(tasks, &event));
+    IS(!is_readable(event, 0));
+    OK(trihop_channel_send(tasks, 3, "", 0, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    IS(is_readable(event, -1));
+    OK(trihop_channel_pop(tasks, TRIHOP_NO_TIMEOUT));
+    expect(trihop_channel_pop(tasks, TRIHOP_ONCE), TRIHOP_ERR_WOULD_BLOCK, "an empty channel");
+    IS(!is_readable(event, 0));
+    OK(trihop_channel_start_get(tasks, 1000000, &asked));
+    expect(trihop_asked_wait(asked), TRIHOP_ERR_TIMED_OUT, "an empty channel for a while");
+    expect(trihop_asked_test(asked, &is_over), TRIHOP_ERR_TIMED_OUT, "the same again");
+    OK(trihop_asked_free(asked));
+    /* Taken back, it has taken nothing. */
+    OK(trihop_channel_start_get(tasks, TRIHOP_NO_TIMEOUT, &asked));
+    OK(trihop_asked_event(asked, &started));
+    OK(trihop_channel_send(tasks, 4, "", 0, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+    IS(is_readable(started, -1));
+    OK(trihop_asked_free(asked));
+    OK(trihop_channel_get(tasks, TRIHOP_NO_TIMEOUT, &received));
+    IS(received.kind == 4);
+    trihop_received_free(&received);
+    OK(trihop_channel_start_poll(tasks, TRIHOP_POLL_SIZE, TRIHOP_NO_TIMEOUT, &asked));
+    OK(trihop_asked_wait(asked));
+    OK(trihop_asked_value(asked, &value));
+    IS(value == 0);
+    OK(trihop_asked_free(asked));
+    printf("started and slept on\n");
 
     /* Another thread waits with this port: it is in use, and says what it is all the same. */
     IS(pthread_create(&thread, NULL, wait_for_message, tasks) == 0);

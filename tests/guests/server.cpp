@@ -33,7 +33,9 @@ void run(const trihop::Job &job, const char *name) {
         const trihop::Channel back = guest.create(trihop::Lifetime::Server);
         const std::string there = back.descriptor();
         EXPECT(tasks.send(5, there.data(), there.size()));
-        EXPECT(back.receive().value().kind() == 6);
+        trihop::Asked next = back.start_receive().value();
+        next.wait();
+        EXPECT(next.received().value().kind() == 6 && back.event() >= 0);
         const trihop::Channel lock = guest.semaphore(1, 1);
         EXPECT(lock.acquire() && !lock.acquire(trihop::Timeout::once()));
         const trihop::Channel gate = guest.barrier(1);

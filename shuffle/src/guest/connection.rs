@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use trihop_transport::Error as TransportError;
 
 use super::Lifetime;
-use super::socket::{receive_some, send_some};
-use super::wire::{Answer, Call, HEAD_BYTES, TOO_LONG, Welcome};
+use super::socket::{receive_some, receive_with, send_some};
+use super::wire::{Answer, Call, HEAD_BYTES, OVER, TOO_LONG, UNDER_WAY, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{Asked, Buffer, Opening, Return, Taken, Timeout};
 use crate::threaded::{Channel, Threaded};
@@ -49,6 +50,10 @@ enum Stage {
     /// The channel's owner opens a port.
     Opening(Opening<Threaded>),
     Open(Port),
+    /// A call is under way that a port has started.
+    Started(UnderWay),
+    /// It has ended, which the guest is told: nothing is taken before it asks how.
+    Ended(UnderWay),
     /// The guest was refused, or told what it wanted to know.
     Told,
 }
@@ -64,7 +69,7 @@ struct Port {
     last_failure: Option<Error>,
 }
 
-/// A call that the guest waits for.
+/// A call whose end the guest is to hear of.
 enum UnderWay {
     Send(Asked<(), Threaded>),
     Take(Asked<Taken, Threaded>),
@@ -72,13 +77,23 @@ enum UnderWay {
 }
 
 pub struct Connection {
-    socket: OwnedFd,
     waker: Waker,
     stage: Stage,
     input: Input,
+    /// What has come with the call that is to be started.
+    given: Option<OwnedFd>,
     output: Output,
     /// The guest has closed its end, or is gone: what it has sent is still read.
     is_gone: bool,
+    limit: Limit,
+    /// Closed last: whoever sees that finds what was under way taken back.
+    socket: OwnedFd,
+}
+
+/// A call that was started: its end is told over a socket of its own.
+pub struct Started {
+    socket: OwnedFd,
+    call: UnderWay,
     limit: Limit,
 }
 
@@ -104,6 +119,8 @@ struct Input {
 struct Output {
     head: [u8; HEAD_BYTES],
     body: Buffer,
+    /// What goes with it.
+    given: Option<OwnedFd>,
     sent: usize,
     is_there: bool,
 }
@@ -115,6 +132,8 @@ enum Begun {
     /// It is done, or counted, and nothing is answered.
     Unanswered,
     UnderWay(UnderWay),
+    /// It is done, and this goes with the answer.
+    Descriptor(OwnedFd),
     /// A send has found no room, and is to be tried again.
     NoRoom,
 }
@@ -141,12 +160,26 @@ impl Connection {
         Self::new(socket, waker, Stage::Opening(opening))
     }
 
+    /// A guest that hears of the end of a call.
+    pub fn started(started: Started, waker: Waker) -> Self {
+        let Started {
+            socket,
+            call,
+            limit,
+        } = started;
+        Self {
+            limit,
+            ..Self::new(socket, waker, Stage::Started(call))
+        }
+    }
+
     fn new(socket: OwnedFd, waker: Waker, stage: Stage) -> Self {
         Self {
             socket,
             waker,
             stage,
             input: Input::default(),
+            given: None,
             output: Output::default(),
             is_gone: false,
             limit: Limit::default(),
@@ -172,13 +205,18 @@ impl Connection {
         self.is_gone
     }
 
+    /// Whether it is of one call, and no port.
+    pub fn is_of_call(&self) -> bool {
+        matches!(self.stage, Stage::Started(_) | Stage::Ended(_))
+    }
+
     /// The guest's end is closed.
     pub fn hang_up(&mut self) {
         self.is_gone = true;
     }
 
-    /// Does what can be done now.
-    pub fn advance(&mut self) -> Waits {
+    /// Does what can be done now. What it starts goes to `started`.
+    pub fn advance(&mut self, started: &mut Vec<Started>) -> Waits {
         self.limit.is_looked_at = self.limit.is_over();
         let mut calls = 0;
         loop {
@@ -194,7 +232,11 @@ impl Connection {
             let next = match &mut self.stage {
                 Stage::Told => return Waits::End,
                 Stage::Opening(opening) => opening.look(&self.waker),
-                Stage::Open(_) => match self.serve(&mut calls) {
+                Stage::Open(_) => match self.serve(&mut calls, started) {
+                    None => continue,
+                    Some(waits) => return waits,
+                },
+                Stage::Started(_) | Stage::Ended(_) => match self.attend() {
                     None => continue,
                     Some(waits) => return waits,
                 },
@@ -215,8 +257,57 @@ impl Connection {
         }
     }
 
+    /// One step of a call that was started; what it waits for, where it can do no more.
+    fn attend(&mut self) -> Option<Waits> {
+        let (call, has_ended) = match &mut self.stage {
+            Stage::Started(call) => (call, false),
+            Stage::Ended(call) => (call, true),
+            _ => return None,
+        };
+        if self.is_gone {
+            // Nobody takes what it gives; but what was sent whole comes into the channel.
+            let goes_on = matches!(call, UnderWay::Send(_)) && !has_ended;
+            return Some(match goes_on && call.look(&self.waker).is_none() {
+                true => Waits::Alarm,
+                false => Waits::End,
+            });
+        }
+        if !has_ended {
+            if !call.has_ended(&self.waker) {
+                // The call keeps its time by itself, which may be over a little later.
+                return Some(match self.limit.is_over() {
+                    true => Waits::Soon,
+                    false => Waits::Alarm,
+                });
+            }
+            self.limit = Limit::default();
+            self.output.put(Answer::ready(), Buffer::default());
+            if let Stage::Started(call) = std::mem::replace(&mut self.stage, Stage::Told) {
+                self.stage = Stage::Ended(call);
+            }
+            return None;
+        }
+        match rustix::net::recv(&self.socket, &mut [0], RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => return Some(Waits::Input),
+            Err(Errno::INTR) => {}
+            Ok((0, _)) | Err(_) => self.is_gone = true,
+            // Whatever byte it is: there is nothing else to ask for.
+            Ok(_) => {
+                let ended = call.look(&self.waker);
+                let (answer, body) = ended.unwrap_or_else(|| {
+                    let why = "a call has ended, and does not say how";
+                    let (answer, text) = Answer::of_error(&Error::server_failed("", why));
+                    (answer, text.into())
+                });
+                self.output.put(answer, body);
+                self.stage = Stage::Told;
+            }
+        }
+        None
+    }
+
     /// One step of an open port; what it waits for, where it can do no more.
-    fn serve(&mut self, calls: &mut u32) -> Option<Waits> {
+    fn serve(&mut self, calls: &mut u32, started: &mut Vec<Started>) -> Option<Waits> {
         let Stage::Open(port) = &mut self.stage else {
             return None;
         };
@@ -247,21 +338,25 @@ impl Connection {
                 None
             }
         };
-        let Some((call, body)) = next else {
+        let Some((call, is_started, body)) = next else {
             if self.input.is_over {
                 return port.finish();
             }
             *calls += 1;
             return match *calls > TURN_CALLS {
                 true => Some(Waits::Turn),
-                false => self.input.read(&self.socket, self.is_gone),
+                false => self.input.read(&self.socket, &mut self.given, self.is_gone),
             };
         };
         if *calls >= TURN_CALLS {
             return Some(Waits::Turn);
         }
         *calls += 1;
-        match port.begin(call, body, &mut self.limit) {
+        let begun = match is_started {
+            true => port.start(call, body, self.given.take(), started),
+            false => port.begin(call, body, &mut self.limit),
+        };
+        match begun {
             Begun::NoRoom => {
                 // What is under way takes the room, unless queues of this rank are full.
                 return Some(match port.sends.is_empty() {
@@ -272,6 +367,10 @@ impl Connection {
             Begun::Answer(answer, body) => self.output.put(answer, body),
             Begun::Unanswered => {}
             Begun::UnderWay(call) => port.call = Some(call),
+            Begun::Descriptor(given) => {
+                self.output.put(Answer::default(), Buffer::default());
+                self.output.given = Some(given);
+            }
         }
         if port.call.is_none() {
             self.limit = Limit::default();
@@ -375,7 +474,49 @@ impl Port {
     }
 
     fn begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Begun {
-        let begun = match call {
+        match self.try_begin(call, body, limit) {
+            Ok(begun) => begun,
+            Err(error) if call.is_answered() => Begun::failed(&error),
+            Err(error) => {
+                self.failures += 1;
+                self.last_failure = Some(error);
+                Begun::Unanswered
+            }
+        }
+    }
+
+    /// Begins a call whose end is told over a socket of its own, if it is under way: this answer
+    /// says whether it is.
+    fn start(
+        &mut self,
+        call: Call,
+        body: &[u8],
+        socket: Option<OwnedFd>,
+        started: &mut Vec<Started>,
+    ) -> Begun {
+        let Some(socket) = socket else {
+            let why = "it has no descriptor left for a call that is started: raise its `ulimit -n`";
+            return Begun::failed(&Error::server_failed("", why));
+        };
+        let mut limit = Limit::default();
+        let is_under_way = match self.try_begin(call, body, &mut limit) {
+            Err(error) => return Begun::failed(&error),
+            Ok(Begun::NoRoom) => return Begun::failed(&Error::WouldBlock),
+            Ok(Begun::UnderWay(call)) => {
+                started.push(Started {
+                    socket,
+                    call,
+                    limit,
+                });
+                UNDER_WAY
+            }
+            Ok(_) => OVER,
+        };
+        Begun::Answer(Answer::of_value(is_under_way), Buffer::default())
+    }
+
+    fn try_begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Result<Begun> {
+        match call {
             Call::Send {
                 kind,
                 when,
@@ -392,14 +533,12 @@ impl Port {
             }
             Call::Failures => Ok(self.said_failures()),
             Call::Close => self.channel.close().map(|()| Begun::done()),
-        };
-        match begun {
-            Ok(begun) => begun,
-            Err(error) if call.is_answered() => Begun::failed(&error),
-            Err(error) => {
-                self.failures += 1;
-                self.last_failure = Some(error);
-                Begun::Unanswered
+            Call::Event => {
+                let event = self.channel.event()?.try_clone_to_owned();
+                let event = event.map_err(|error| {
+                    TransportError::system("a descriptor of a channel for a guest", error)
+                });
+                Ok(Begun::Descriptor(event?))
             }
         }
     }
@@ -461,6 +600,15 @@ impl Begun {
 }
 
 impl UnderWay {
+    /// Whether it has, and nothing is taken; else `waker` is woken then.
+    fn has_ended(&mut self, waker: &Waker) -> bool {
+        match self {
+            Self::Send(asked) => asked.has_ended(waker),
+            Self::Poll(asked) => asked.has_ended(waker),
+            Self::Take(asked) => asked.has_ended(waker),
+        }
+    }
+
     /// The answer, where the call has ended; else `waker` is woken then.
     fn look(&mut self, waker: &Waker) -> Option<(Answer, Buffer)> {
         let mut context = Context::from_waker(waker);
@@ -506,17 +654,17 @@ impl Input {
     ///
     /// # Errors
     /// Why no guest of ours has sent this.
-    fn next(&self, longest: u64) -> Result<Option<(Call, &[u8])>, &'static str> {
+    fn next(&self, longest: u64) -> Result<Option<(Call, bool, &[u8])>, &'static str> {
         let rest = &self.bytes[self.used..];
         let Some((head, behind)) = rest.split_first_chunk() else {
             return Ok(None);
         };
-        let call = Call::parse(head).ok_or("a call that there is not")?;
+        let (call, is_started) = Call::parse(head).ok_or("a call that there is not")?;
         if call.bytes() > longest {
             return Err("a message that is longer than its channel takes");
         }
         let body = behind.get(..call.bytes() as usize);
-        Ok(body.map(|body| (call, body)))
+        Ok(body.map(|body| (call, is_started, body)))
     }
 
     fn use_up(&mut self, bytes: usize) {
@@ -548,26 +696,29 @@ impl Input {
     fn missing(&self) -> usize {
         let rest = &self.bytes[self.used..];
         let head = rest.first_chunk().and_then(Call::parse);
-        let whole = head.map_or(0, |call| HEAD_BYTES + call.bytes() as usize);
+        let whole = head.map_or(0, |(call, _)| HEAD_BYTES + call.bytes() as usize);
         whole.saturating_sub(rest.len())
     }
 
     /// Reads what has come; what is waited for, where nothing has.
-    fn read(&mut self, socket: &OwnedFd, is_gone: bool) -> Option<Waits> {
+    fn read(
+        &mut self,
+        socket: &OwnedFd,
+        given: &mut Option<OwnedFd>,
+        is_gone: bool,
+    ) -> Option<Waits> {
         let missing = self.missing();
         self.bytes.drain(..self.used);
         self.used = 0;
-        // Memory for what has come, and not for what is said to come.
-        let more = missing.clamp(READ_BYTES, READ_BYTES.max(self.bytes.len()));
-        if self.bytes.try_reserve(more).is_err() {
-            tracing::warn!(
-                bytes = more,
-                "no memory for the message of a guest, which is dropped"
-            );
-            self.end();
-            return None;
-        }
-        match receive_some(socket, &mut self.bytes, RecvFlags::DONTWAIT) {
+        let received = match missing < READ_BYTES {
+            true => self.read_calls(socket, given),
+            false => self.read_message(socket, missing),
+        };
+        match received {
+            Err(Errno::NOMEM) => {
+                tracing::warn!("no memory for the message of a guest, which is dropped");
+                self.end();
+            }
             Err(Errno::AGAIN) if !is_gone => {
                 if self.bytes.is_empty() {
                     self.bytes = Vec::new();
@@ -584,6 +735,30 @@ impl Input {
         }
         None
     }
+
+    /// Reads some bytes of a long message alone.
+    fn read_message(&mut self, socket: &OwnedFd, missing: usize) -> Result<usize, Errno> {
+        // Memory for what has come, and not for what is said to come.
+        let more = missing.min(READ_BYTES.max(self.bytes.len()));
+        (self.bytes.try_reserve_exact(more)).map_err(|_| Errno::NOMEM)?;
+        receive_some(socket, &mut self.bytes, more, RecvFlags::DONTWAIT)
+    }
+
+    /// Reads what may be the beginning of calls, with which descriptors come.
+    fn read_calls(
+        &mut self,
+        socket: &OwnedFd,
+        given: &mut Option<OwnedFd>,
+    ) -> Result<usize, Errno> {
+        let mut read = [0; READ_BYTES];
+        let (bytes, received) = receive_with(socket, &mut read, RecvFlags::DONTWAIT)?;
+        self.bytes.try_reserve(bytes).map_err(|_| Errno::NOMEM)?;
+        self.bytes.extend_from_slice(&read[..bytes]);
+        if received.is_some() {
+            *given = received;
+        }
+        Ok(bytes)
+    }
 }
 
 impl Output {
@@ -591,6 +766,7 @@ impl Output {
         *self = Self {
             head: answer.encode(),
             body,
+            given: None,
             sent: 0,
             is_there: true,
         };
@@ -608,13 +784,9 @@ impl Output {
     /// Writes what there is to be written; whether that is all of it.
     fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
         while self.is_there {
-            let sent = send_some(
-                socket,
-                &self.head,
-                &self.body,
-                self.sent,
-                SendFlags::DONTWAIT,
-            );
+            let given = self.given.as_ref().map(AsFd::as_fd);
+            let parts = (&self.head[..], &self.body[..]);
+            let sent = send_some(socket, parts, given, self.sent, SendFlags::DONTWAIT);
             match sent {
                 Ok(more) => self.sent += more,
                 Err(Errno::AGAIN) => return Ok(false),

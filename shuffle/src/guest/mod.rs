@@ -40,8 +40,12 @@
 //! # Ok::<(), trihop_shuffle::Error>(())
 //! ```
 
+mod asked;
+mod client;
 mod connection;
+mod event;
 mod port;
+mod reactor;
 mod ready;
 mod server;
 mod socket;
@@ -49,6 +53,7 @@ mod socket;
 mod tests;
 mod wire;
 
+pub use asked::Asked;
 pub use port::{Channel, Guest};
 pub use server::Guests;
 

@@ -1,30 +1,23 @@
 //! The guest's side: who serves, and ports.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv};
 use trihop_transport::Error as TransportError;
-use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
-use trihop_transport::park::{Backoff, Step};
 use trihop_transport::sync::sleep;
-use trihop_transport::sync::thread::yield_now;
 use trihop_transport::topology::Rank;
 
 use super::Lifetime;
-use super::socket::{awake, pair, receive_some, send_some};
+use super::asked::{Asked, FromAnswer};
+use super::client::{Connection, Ended};
+use super::event::Event;
 use super::wire::{Answer, Call, DONE, HEAD_BYTES, Hello, Make, Served, TOO_LONG, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{
     ChannelKind, ChannelLimits, Descriptor, Filled, Poll, Received, Return, Take, Timeout,
 };
-use crate::queue::long_buffers;
-
-/// Longer than anybody waits.
-const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How often it is tried to reach a server that closes the connection at once, and how soon again.
 const TRIES: u32 = 10;
@@ -36,7 +29,7 @@ const ANSWERS: Duration = Duration::from_secs(10);
 const SEND: &str = "a send to a channel";
 const GET: &str = "a get from a channel";
 const POLL: &str = "a poll of a channel";
-const OTHER: &str = "a call on a channel";
+pub(super) const OTHER: &str = "a call on a channel";
 
 /// A process that is no rank, as a [server](crate::threaded::Channels::serve_guests) of its node
 /// sees it. Clones are of the same server. It holds no connection: each [`Channel`] has its own.
@@ -166,6 +159,7 @@ impl Guest {
         Ok(Channel {
             connection,
             welcome,
+            event: None,
         })
     }
 }
@@ -180,6 +174,7 @@ impl Guest {
 pub struct Channel {
     pub(super) connection: Connection,
     welcome: Welcome,
+    event: Option<Event>,
 }
 
 impl Channel {
@@ -205,22 +200,26 @@ impl Channel {
     /// # Errors
     /// As that; [`Error::ServerFailed`].
     pub fn send(&mut self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<()> {
+        let call = self.to_send(kind, bytes, when, timeout)?;
+        match call.is_answered() {
+            true => self.call(&call, bytes, SEND).map(drop),
+            false => self.connection.send(&call.encode(false), bytes),
+        }
+    }
+
+    fn to_send(&self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<Call> {
         self.knows_messages("messages to be sent")?;
         let longest = self.welcome.longest;
         if bytes.len() as u64 > longest {
             let (bytes, limit) = (bytes.len(), longest as usize);
             return Err(Error::TooLarge { bytes, limit });
         }
-        let call = Call::Send {
+        Ok(Call::Send {
             kind,
             when,
             timeout: timeout.as_sent(),
             bytes: bytes.len() as u64,
-        };
-        match call.is_answered() {
-            true => self.call(&call, bytes, SEND).map(drop),
-            false => self.connection.send(&call.encode(), bytes),
-        }
+        })
     }
 
     /// Takes the first message out of the channel; waits for one.
@@ -250,12 +249,7 @@ impl Channel {
     fn take(&mut self, take: Take, timeout: Timeout) -> Result<Received> {
         self.knows_messages("messages to be got")?;
         let answer = self.call(&Call::Take { take, timeout }, &[], GET)?;
-        let bytes = self.connection.body(answer.bytes)?;
-        Ok(Received {
-            source: Rank(answer.source),
-            kind: answer.kind,
-            bytes: bytes.into(),
-        })
+        Received::from_answer(&answer, &mut self.connection)
     }
 
     /// As [`Channel::get`], and the bytes of the message are read to the beginning of `into`. A
@@ -293,6 +287,87 @@ impl Channel {
         Ok(answer.value)
     }
 
+    /// Starts a [`get`](Channel::get), and does not wait for its end, but for the server to begin
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] where as many calls of the port wait as [may](ChannelLimits);
+    /// [`Error::System`] where descriptors run out; [`Error::ServerFailed`].
+    pub fn start_get(&mut self, timeout: Timeout) -> Result<Asked<Received>> {
+        self.knows_messages("messages to be got")?;
+        let take = Take::Get;
+        self.start(&Call::Take { take, timeout }, GET)
+    }
+
+    /// Starts a [`poll`](Channel::poll), and does not wait.
+    ///
+    /// # Errors
+    /// As [`Channel::start_get`]; [`Error::Misuse`] for what channels of this kind do not know.
+    pub fn start_poll(&mut self, poll: Poll, timeout: Timeout) -> Result<Asked<u64>> {
+        self.start(&Call::Poll { poll, timeout }, POLL)
+    }
+
+    /// Starts a [`send`](Channel::send), and does not wait: it has ended when that would return.
+    ///
+    /// # Errors
+    /// As that, and as [`Channel::start_get`], with nothing sent.
+    pub fn start_send(
+        &mut self,
+        kind: u32,
+        bytes: &[u8],
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<Asked<()>> {
+        let call = self.to_send(kind, bytes, when, timeout)?;
+        let started = self.connection.start(&call, bytes, SEND)?;
+        Ok(match started {
+            Some(connection) => Asked::new(connection, SEND),
+            None => Asked::over((), SEND),
+        })
+    }
+
+    fn start<T: FromAnswer>(&mut self, call: &Call, what: &'static str) -> Result<Asked<T>> {
+        match self.connection.start(call, &[], what)? {
+            Some(connection) => Ok(Asked::new(connection, what)),
+            None => Err(self.connection.bad()),
+        }
+    }
+
+    /// A file descriptor for `poll`, `epoll` and their like, as [`event`](crate::Channel::event) of
+    /// a rank's port, which the server's port of this one has: readable while something may be had
+    /// from the channel without waiting, or once the server is gone. It is the port's: the same at
+    /// each call, closed with the port, and neither to be read nor written.
+    ///
+    /// It is armed by the first call of this, and again by each call of the port that finds
+    /// nothing, also by one that was started.
+    ///
+    /// # Errors
+    /// [`Error::System`] where descriptors run out, here or at the server; [`Error::WouldBlock`]
+    /// where as many calls of the port wait as may; [`Error::ServerFailed`].
+    pub fn event(&mut self) -> Result<BorrowedFd<'_>> {
+        self.connection.check()?;
+        let event = match self.event.take() {
+            Some(event) => event,
+            None => self.make_event()?,
+        };
+        Ok(self.event.insert(event).fd())
+    }
+
+    fn make_event(&mut self) -> Result<Event> {
+        self.connection.send(&Call::Event.encode(false), &[])?;
+        let answer = self.connection.answer_with();
+        let (answer, said) = answer.map_err(|ended| self.connection.refused(ended))?;
+        match (answer.status, answer.bytes, said) {
+            (DONE, 0, Some(said)) => Event::over(said, self.connection.socket()),
+            (DONE, 0, None) => {
+                let what = "taking a descriptor of a channel's server (`ulimit -n`)";
+                Err(TransportError::system(what, Errno::MFILE).into())
+            }
+            (DONE, ..) => Err(self.connection.bad()),
+            _ => Err(self.connection.error(&answer, OTHER)),
+        }
+    }
+
     /// Sends of this port that have failed after they had returned, and why the last of them has.
     ///
     /// # Errors
@@ -302,7 +377,7 @@ impl Channel {
         let said = self.connection.body(answer.bytes)?;
         let last = said.split_first_chunk::<HEAD_BYTES>().map(|(head, text)| {
             let answer = Answer::read(head);
-            answer.error(text, SEND, &self.connection.server)
+            answer.error(text, SEND, self.connection.server())
         });
         Ok((answer.value, last))
     }
@@ -328,7 +403,7 @@ impl Channel {
 
     /// What the server answers; the body is still to be read, but for that of an error.
     fn call(&mut self, call: &Call, bytes: &[u8], what: &'static str) -> Result<Answer> {
-        self.connection.send(&call.encode(), bytes)?;
+        self.connection.send(&call.encode(false), bytes)?;
         let answer = self.connection.answer(None);
         let answer = answer.map_err(|ended| self.connection.refused(ended))?;
         let has_body = matches!(call, Call::Take { .. } | Call::Failures);
@@ -337,215 +412,5 @@ impl Channel {
             DONE | TOO_LONG => Err(self.connection.bad()),
             _ => Err(self.connection.error(&answer, what)),
         }
-    }
-}
-
-/// Why nothing more comes.
-enum Ended {
-    /// The other end was closed.
-    Closed,
-    /// It takes longer than it may.
-    Late,
-    Failed(Errno),
-    /// What has come cannot be.
-    Invalid,
-    /// What this server says of what was asked for.
-    Refused(Error),
-}
-
-/// A socket whose other end the server has.
-#[derive(Debug)]
-pub(super) struct Connection {
-    server: Arc<str>,
-    socket: OwnedFd,
-    /// Whose it is: a fork shares the socket, and would take the other's answers.
-    process: u32,
-    /// How it waits for answers.
-    backoff: Backoff,
-    /// What has been the end of it.
-    failed: Option<Error>,
-}
-
-impl Connection {
-    /// Where it is said how long, it waits for somebody to serve.
-    fn open(name: &str, hello: &Hello, wait: Option<Duration>) -> Result<Self> {
-        let made = pair().map_err(|error| {
-            let what = "connecting a guest of a channel's server";
-            Error::from(TransportError::system(what, error))
-        });
-        let (socket, other) = made?;
-        let (hello, others) = (hello.encode(), [other.as_fd()]);
-        let after = |wait: Duration| Instant::now() + wait.min(LONG);
-        let handed = match wait {
-            Some(wait) => DescriptorListener::send_until(name, &hello, &others, after(wait)),
-            None => DescriptorListener::send_to_listener(name, &hello, &others, after(LONG)),
-        };
-        handed.map_err(|error| {
-            use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
-            match &error {
-                TransportError::System { source, .. }
-                    if [BrokenPipe, ConnectionRefused, ConnectionReset]
-                        .contains(&source.kind()) =>
-                {
-                    let why = "nobody serves guests under this name on this node";
-                    Error::server_failed(name, why)
-                }
-                _ => error.into(),
-            }
-        })?;
-        Ok(Self {
-            server: name.into(),
-            socket,
-            process: std::process::id(),
-            backoff: Backoff::new(awake()),
-            failed: None,
-        })
-    }
-
-    /// What the server answers to the hello.
-    fn welcomed(&mut self, deadline: Option<Instant>) -> std::result::Result<Vec<u8>, Ended> {
-        let answer = self.answer(deadline)?;
-        if answer.status != DONE {
-            return Err(Ended::Refused(self.error(&answer, OTHER)));
-        }
-        match answer.bytes {
-            0..=Answer::TEXT_BYTES_MAX => self.read(answer.bytes as usize),
-            _ => Err(Ended::Invalid),
-        }
-    }
-
-    /// The head of the next answer.
-    fn answer(&mut self, deadline: Option<Instant>) -> std::result::Result<Answer, Ended> {
-        if let Some(deadline) = deadline {
-            while !matches!(wait_for_any(&[self.socket.as_fd()], deadline), Ok(Some(_))) {
-                // It may have been a signal.
-                if Instant::now() >= deadline {
-                    return Err(Ended::Late);
-                }
-            }
-        }
-        self.stay_awake();
-        let mut head = [0; HEAD_BYTES];
-        self.read_into(&mut head)?;
-        Ok(Answer::read(&head))
-    }
-
-    /// Waits without sleeping, as long as that is worth it: answers mostly come soon, and to be
-    /// woken takes longer.
-    fn stay_awake(&mut self) {
-        let mut byte = [0];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        while let Err(Errno::AGAIN) = recv(&self.socket, &mut byte, flags) {
-            if self.backoff.next() == Step::Park {
-                self.backoff.begin();
-                return;
-            }
-            yield_now();
-        }
-        self.backoff.reset();
-    }
-
-    /// What an answer says that is an error, with its text.
-    fn error(&mut self, answer: &Answer, what: &'static str) -> Error {
-        if answer.bytes > Answer::TEXT_BYTES_MAX {
-            return self.bad();
-        }
-        match self.read(answer.bytes as usize) {
-            Ok(text) => answer.error(&text, what, &self.server),
-            Err(ended) => self.refused(ended),
-        }
-    }
-
-    pub(super) fn send(&mut self, head: &[u8], body: &[u8]) -> Result<()> {
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
-        }
-        if self.process != std::process::id() {
-            let why = "this port is of the process that has forked this one; attach once more here";
-            return Err(Error::misuse("channels", why));
-        }
-        let mut sent = 0;
-        while sent < head.len() + body.len() {
-            match send_some(&self.socket, head, body, sent, SendFlags::empty()) {
-                Ok(more) => sent += more,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(self.refused(Ended::Closed)),
-                Err(error) => return Err(self.refused(Ended::Failed(error))),
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes of a message.
-    fn body(&mut self, bytes: u64) -> Result<Vec<u8>> {
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let Ok(mut body) = long_buffers::take(length) else {
-            // It is on its way, and there is nowhere to put it.
-            self.failed = Some(Error::server_failed(&self.server, "a message was given up"));
-            return Err(Error::NoMemory { bytes: length });
-        };
-        body.clear();
-        let read = self.read_behind(&mut body, length);
-        read.map_err(|ended| self.refused(ended))?;
-        Ok(body)
-    }
-
-    fn fill(&mut self, place: &mut [u8]) -> Result<()> {
-        self.read_into(place).map_err(|ended| self.refused(ended))
-    }
-
-    fn read(&mut self, bytes: usize) -> std::result::Result<Vec<u8>, Ended> {
-        let mut all = Vec::with_capacity(bytes);
-        self.read_behind(&mut all, bytes)?;
-        Ok(all)
-    }
-
-    /// Reads so many bytes, for which there is room, and behind which nothing comes that was not
-    /// asked for.
-    fn read_behind(&self, all: &mut Vec<u8>, bytes: usize) -> std::result::Result<(), Ended> {
-        while all.len() < bytes {
-            match receive_some(&self.socket, all, RecvFlags::empty()) {
-                Ok(0) | Err(Errno::CONNRESET) => return Err(Ended::Closed),
-                Ok(_) => {}
-                Err(error) => return Err(Ended::Failed(error)),
-            }
-        }
-        match all.len() == bytes {
-            true => Ok(()),
-            false => Err(Ended::Invalid),
-        }
-    }
-
-    fn read_into(&self, mut place: &mut [u8]) -> std::result::Result<(), Ended> {
-        while !place.is_empty() {
-            match rustix::io::read(&self.socket, &mut *place) {
-                Ok(0) | Err(Errno::CONNRESET) => return Err(Ended::Closed),
-                Ok(read) => place = &mut place[read..],
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(Ended::Failed(error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// The error of every call from now on.
-    fn refused(&mut self, ended: Ended) -> Error {
-        let why = match ended {
-            Ended::Refused(error) => return error,
-            Ended::Closed => {
-                "it has closed the connection: it has ended, has no descriptors or memory left \
-                 (see its log), or is no server of guests"
-                    .to_owned()
-            }
-            Ended::Late => "it does not answer in time".to_owned(),
-            Ended::Failed(error) => format!("the connection has failed: {error}"),
-            Ended::Invalid => "it says what is not valid".to_owned(),
-        };
-        let error = Error::server_failed(&self.server, why);
-        self.failed = Some(error.clone());
-        error
-    }
-
-    fn bad(&mut self) -> Error {
-        self.refused(Ended::Invalid)
     }
 }

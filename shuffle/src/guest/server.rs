@@ -11,7 +11,7 @@ use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::park::{Backoff, Step};
 use trihop_transport::sync::thread::yield_now;
 
-use super::connection::{Connection, Waits};
+use super::connection::{Connection, Started, Waits};
 use super::ready::{Ready, alarm};
 use super::socket::awake;
 use super::wire::{Hello, Make, Served};
@@ -26,10 +26,10 @@ const MOST_CONNECTIONS: usize = 1 << 16;
 const BACKLOG: u32 = 1024;
 
 /// Events that are taken from the kernel at once.
-const EVENTS: usize = 64;
+pub(super) const EVENTS: usize = 64;
 
 /// How soon it looks again where nothing wakes it: for room of a send, or for descriptors.
-const SOON: Duration = Duration::from_millis(1);
+pub(super) const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(100);
 
 /// How long it sleeps where nothing has to be looked at.
@@ -92,6 +92,7 @@ impl Channels {
             free: Vec::new(),
             turns: Vec::new(),
             soon: Vec::new(),
+            started: Vec::new(),
             looked_at: Instant::now(),
             is_short: false,
         };
@@ -102,6 +103,11 @@ impl Channels {
             thread: Some(thread),
         })
     }
+}
+
+/// Why nobody more is served.
+fn too_many() -> String {
+    format!("{MOST_CONNECTIONS} ports and calls are open, and no more may be")
 }
 
 struct Server {
@@ -116,6 +122,8 @@ struct Server {
     turns: Vec<usize>,
     /// Those that are to be looked at again in a short time.
     soon: Vec<usize>,
+    /// Calls that were started just now.
+    started: Vec<Started>,
     /// When it looked for those whose time has come.
     looked_at: Instant,
     /// Descriptors have run out, which was said.
@@ -137,6 +145,7 @@ impl Server {
             let has_moved = !turns.is_empty();
             for place in turns.drain(..) {
                 self.advance(place);
+                self.place_started();
             }
             if !self.turns.is_empty() {
                 continue;
@@ -178,6 +187,11 @@ impl Server {
                 && flags.intersects(ends)
             {
                 connection.hang_up();
+                if connection.is_of_call() {
+                    // Before its port asks for more: what it had under way is free then.
+                    self.advance(place);
+                    continue;
+                }
             }
             self.turns.push(place);
         }
@@ -186,7 +200,7 @@ impl Server {
     /// Has a connection do what it can; what it waits for then.
     fn advance(&mut self, place: usize) -> Option<Waits> {
         let (connection, before) = self.places.get_mut(place)?.as_mut()?;
-        let waits = connection.advance();
+        let waits = connection.advance(&mut self.started);
         let ends = EventFlags::RDHUP;
         let wanted = match waits {
             Waits::Input => EventFlags::IN | ends,
@@ -221,6 +235,24 @@ impl Server {
         Some(waits)
     }
 
+    /// Gives calls that were started just now their places.
+    fn place_started(&mut self) {
+        while let Some(started) = self.started.pop() {
+            let place = self.free_place();
+            if place >= MOST_CONNECTIONS {
+                self.free.push(place);
+                tracing::warn!("a call of a guest is dropped: {}", too_many());
+                continue;
+            }
+            let waker = alarm(place, &self.ready);
+            self.add(place, Connection::started(started, waker));
+        }
+    }
+
+    fn free_place(&mut self) -> usize {
+        self.free.pop().unwrap_or(self.places.len())
+    }
+
     fn forget(&mut self, place: usize) {
         if let Some((connection, _)) = self.places[place].take() {
             // Others may have the socket, too, whose events are not the next one's at this place.
@@ -253,13 +285,10 @@ impl Server {
     }
 
     fn greet(&mut self, hello: &[u8], socket: OwnedFd) {
-        let place = self.free.pop().unwrap_or(self.places.len());
+        let place = self.free_place();
         let waker = alarm(place, &self.ready);
         let attached = match Hello::parse(hello) {
-            _ if place >= MOST_CONNECTIONS => {
-                let why = format!("{MOST_CONNECTIONS} ports are open, and no more may be");
-                Err(Error::config("guests", why))
-            }
+            _ if place >= MOST_CONNECTIONS => Err(Error::config("guests", too_many())),
             Ok(Hello::Look) => {
                 let served = Served {
                     rank: self.channels.rank().0,

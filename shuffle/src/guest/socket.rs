@@ -1,13 +1,13 @@
 //! Bytes on the socket of a guest and its server.
 
-use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, recv,
-    sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg,
 };
 use trihop_transport::park::Awake;
 
@@ -23,37 +23,74 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Sends some bytes of what is left behind the first `sent` of a head and a body; how many. No
-/// signal is raised where the other end is closed.
+/// Sends some bytes of what is left behind the first `sent` of a head and a body; how many. A
+/// descriptor goes with the first of them. No signal is raised where the other end is closed.
 pub fn send_some(
     socket: impl AsFd,
-    head: &[u8],
-    body: &[u8],
+    (head, body): (&[u8], &[u8]),
+    given: Option<BorrowedFd<'_>>,
     sent: usize,
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let from_head = head.get(sent..).unwrap_or_default();
     let from_body = &body[sent.saturating_sub(head.len())..];
     let parts = [IoSlice::new(from_head), IoSlice::new(from_body)];
-    let nothing = &mut SendAncillaryBuffer::default();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    let given = given.as_slice();
+    if sent == 0 && !given.is_empty() {
+        // The buffer has room for one.
+        with.push(SendAncillaryMessage::ScmRights(given));
+    }
     loop {
-        match sendmsg(&socket, &parts, nothing, flags | SendFlags::NOSIGNAL) {
+        match sendmsg(&socket, &parts, &mut with, flags | SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             sent => return sent,
         }
     }
 }
 
-/// Reads some bytes behind those of `into`, within its capacity; how many, 0 at the end.
+/// Reads some bytes behind those of `into`, `most` at most and within its capacity; how many, 0 at
+/// the end.
 pub fn receive_some(
     socket: impl AsFd,
     into: &mut Vec<u8>,
+    most: usize,
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
-    loop {
-        match recv(&socket, spare_capacity(into), flags) {
+    let room = into.spare_capacity_mut();
+    let most = most.min(room.len());
+    let room = &mut room[..most];
+    let received = loop {
+        match recv(&socket, &mut *room, flags) {
             Err(Errno::INTR) => {}
-            received => return received.map(|(bytes, _)| bytes),
+            received => break received?.0.0.len(),
         }
-    }
+    };
+    // SAFETY: `recv` has written so many bytes to the beginning of what was spare.
+    unsafe { into.set_len(into.len() + received) };
+    Ok(received)
+}
+
+/// Reads some bytes; how many, 0 at the end, and the descriptor that has come with one of them. No
+/// more than one comes at once.
+pub fn receive_with(
+    socket: impl AsFd,
+    into: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let parts = &mut [IoSliceMut::new(into)];
+        match recvmsg(&socket, parts, &mut with, flags | RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let given = with.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok((received.bytes, given))
 }

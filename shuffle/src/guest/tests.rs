@@ -18,6 +18,8 @@ use crate::face::channel::Take;
 use crate::threaded::{Channels, Job};
 use crate::{ChannelLimits, Error, Options, Rank};
 
+mod started;
+
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A name of this test's own.
@@ -164,7 +166,7 @@ fn what_a_guest_has_sent_comes_once_it_is_gone() {
 
 /// What a guest that was killed in a call leaves behind.
 fn killed_in(port: &mut Port, call: &Call, bytes: &[u8]) {
-    port.connection.send(&call.encode(), bytes).unwrap();
+    port.connection.send(&call.encode(false), bytes).unwrap();
 }
 
 #[test]
@@ -614,7 +616,7 @@ fn what_is_no_guest_is_dropped_and_others_go_on() {
             timeout: Timeout::Never,
             bytes: u64::MAX,
         };
-        bad.connection.send(&long.encode(), &[]).unwrap();
+        bad.connection.send(&long.encode(false), &[]).unwrap();
         let outcome = bad.poll(Poll::Size, Timeout::Never);
         assert!(
             matches!(outcome, Err(Error::ServerFailed { .. })),

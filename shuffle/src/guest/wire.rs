@@ -160,6 +160,8 @@ pub enum Call {
     },
     Failures,
     Close,
+    /// A descriptor, which comes with the answer, that is readable while something may be had.
+    Event,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -168,7 +170,7 @@ struct RawCall {
     operation: U32,
     number: U32,
     kind: U32,
-    zero: U32,
+    is_started: U32,
     timeout_ns: U64,
     bytes: U64,
 }
@@ -178,6 +180,7 @@ const TAKE: u32 = 2;
 const POLL: u32 = 3;
 const FAILURES: u32 = 4;
 const CLOSE: u32 = 5;
+const EVENT: u32 = 6;
 
 impl Call {
     /// Whether an answer comes. None does to a send that returns once its bytes have left.
@@ -192,6 +195,14 @@ impl Call {
         )
     }
 
+    /// Whether it may be started, and its end be told on a socket of its own, which comes with it.
+    fn may_be_started(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. } | Self::Take { .. } | Self::Poll { .. }
+        )
+    }
+
     /// Bytes behind the head.
     pub fn bytes(&self) -> u64 {
         match *self {
@@ -200,8 +211,10 @@ impl Call {
         }
     }
 
-    pub fn encode(&self) -> [u8; HEAD_BYTES] {
+    /// Its head, where it `is_started` or not.
+    pub fn encode(&self, is_started: bool) -> [u8; HEAD_BYTES] {
         let mut raw = RawCall::new_zeroed();
+        raw.is_started = u32::from(is_started).into();
         let mut set = |operation: u32, number: u32, timeout: Timeout, bytes: u64| {
             raw.operation = operation.into();
             raw.number = number.into();
@@ -225,26 +238,39 @@ impl Call {
             Self::Poll { poll, timeout } => set(POLL, poll as u32, timeout, 0),
             Self::Failures => set(FAILURES, 0, Timeout::Once, 0),
             Self::Close => set(CLOSE, 0, Timeout::Once, 0),
+            Self::Event => set(EVENT, 0, Timeout::Once, 0),
         }
         zerocopy::transmute!(raw)
     }
 
-    /// `None` where no guest asks this.
-    pub fn parse(head: &[u8; HEAD_BYTES]) -> Option<Self> {
+    /// The call, and whether it is started; `None` where no guest asks this.
+    pub fn parse(head: &[u8; HEAD_BYTES]) -> Option<(Self, bool)> {
         let raw: &RawCall = zerocopy::transmute_ref!(head);
         let (number, kind, bytes) = (raw.number.get(), raw.kind.get(), raw.bytes.get());
         let timeout = Timeout::of_nanoseconds(raw.timeout_ns.get());
-        match raw.operation.get() {
-            SEND => Some(Self::Send {
+        let call = match raw.operation.get() {
+            SEND => Self::Send {
                 kind,
                 when: Return::of(number)?,
                 timeout,
                 bytes,
-            }),
-            TAKE => Take::of(number, bytes).map(|take| Self::Take { take, timeout }),
-            POLL => Poll::of(number).map(|poll| Self::Poll { poll, timeout }),
-            FAILURES => Some(Self::Failures),
-            CLOSE => Some(Self::Close),
+            },
+            TAKE => Self::Take {
+                take: Take::of(number, bytes)?,
+                timeout,
+            },
+            POLL => Self::Poll {
+                poll: Poll::of(number)?,
+                timeout,
+            },
+            FAILURES => Self::Failures,
+            CLOSE => Self::Close,
+            EVENT => Self::Event,
+            _ => return None,
+        };
+        match raw.is_started.get() {
+            0 => Some((call, false)),
+            1 if call.may_be_started() => Some((call, true)),
             _ => None,
         }
     }
@@ -286,12 +312,30 @@ const CONFIG: u32 = 7;
 pub const TOO_LONG: u32 = 8;
 const TOO_LARGE: u32 = 9;
 const FAILED: u32 = 10;
+/// Status of a call that was started and has ended. How it has is said once the guest asks for that
+/// by a byte, on the same socket: of one that is closed before, nothing was taken.
+pub const READY: u32 = 11;
+
+/// Value of the answer to a start: whether there is an end to come.
+pub const OVER: u64 = 0;
+pub const UNDER_WAY: u64 = 1;
+
+/// The byte that asks how a call has ended.
+pub const ASKS: u8 = 1;
 
 impl Answer {
     /// Of what is done, and gives a number.
     pub fn of_value(value: u64) -> Self {
         Self {
             value,
+            ..Self::default()
+        }
+    }
+
+    /// Of a call that was started and has ended.
+    pub fn ready() -> Self {
+        Self {
+            status: READY,
             ..Self::default()
         }
     }
@@ -521,14 +565,17 @@ mod tests {
             poll: Poll::of(poll).unwrap(),
             timeout,
         });
-        prop_oneof![send, take, poll, Just(Call::Failures), Just(Call::Close)]
+        let others = [Call::Failures, Call::Close, Call::Event];
+        prop_oneof![send, take, poll, prop::sample::select(others.to_vec())]
     }
 
     proptest! {
         #[test]
         fn what_is_said_reads_back(hello in hello(), call in call(), limits in limits()) {
             prop_assert_eq!(Hello::parse(&hello.encode()), Ok(hello));
-            prop_assert_eq!(Call::parse(&call.encode()), Some(call));
+            prop_assert_eq!(Call::parse(&call.encode(false)), Some((call, false)));
+            let started = call.may_be_started().then_some((call, true));
+            prop_assert_eq!(Call::parse(&call.encode(true)), started);
             let descriptor = "trihop-ch:09e2d635b7509d56:0:1:0:b84a498e".parse().unwrap();
             let (kind, longest) = (ChannelKind::Barrier, limits.bytes);
             let welcome = Welcome { descriptor, kind, limits, longest };
@@ -549,8 +596,8 @@ mod tests {
             let _ = Hello::parse(&changed);
             prop_assert!(Hello::parse(&changed[..at % length]).is_err());
             let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), Served::parse(&bytes));
-            if let Some(call) = Call::parse(&head) {
-                prop_assert_eq!(Call::parse(&call.encode()), Some(call));
+            if let Some((call, is_started)) = Call::parse(&head) {
+                prop_assert_eq!(Call::parse(&call.encode(is_started)), Some((call, is_started)));
             }
             let answer = Answer::read(&head);
             prop_assert_eq!(Answer::read(&answer.encode()), answer);
@@ -572,7 +619,7 @@ mod tests {
                 timeout,
                 bytes: 0,
             };
-            assert_eq!(Call::parse(&call.encode()), Some(call));
+            assert_eq!(Call::parse(&call.encode(false)), Some((call, false)));
             assert_eq!(call.is_answered(), time != Duration::MAX);
         }
     }

@@ -5,14 +5,12 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use super::poll::parse_poll;
-use super::{
-    NOTHING, Port, not_of_guests, parse_return, parse_timeout, trihop_channel_t, trihop_received_t,
-};
+use super::{NOTHING, Port, parse_return, parse_timeout, trihop_channel_t, trihop_received_t};
 use crate::capi::argument;
-use crate::capi::seat::{Either, Home, Homed, either};
+use crate::capi::seat::{Home, Homed};
 use crate::capi::status::{Failure, guard, trihop_status_t};
 use crate::channel::Received;
-use crate::{Inline, Result, over};
+use crate::{Inline, Result, guest, over};
 
 /// A call on a channel that was started and not waited for: a get, a poll or a send. It may be
 /// tested, waited for and slept on, and is given back by `trihop_asked_free`: before its end it is
@@ -29,7 +27,8 @@ use crate::{Inline, Result, over};
 /// trihop_asked_free(asked);
 /// ```
 ///
-/// Threads: as `trihop_channel_t`, and one call at a time on one request.
+/// Threads: as `trihop_channel_t`, and one call at a time on one request; that of a guest is any
+/// thread's, whatever its port does meanwhile.
 pub struct trihop_asked_t {
     home: Home,
     request: Request,
@@ -45,8 +44,12 @@ impl Homed for trihop_asked_t {
     }
 }
 
-/// A request over either seat.
-type Of<T> = Either<over::Asked<T, over::Threaded>, over::Asked<T, Inline<'static>>>;
+/// A request of a rank, on either seat, or of a guest.
+enum Of<T> {
+    Threaded(over::Asked<T, over::Threaded>),
+    Inline(over::Asked<T, Inline<'static>>),
+    Guest(guest::Asked<T>),
+}
 
 enum Request {
     Get(Of<Received>),
@@ -83,9 +86,20 @@ impl From<Received> for Given {
 macro_rules! each {
     ($request:expr, $asked:ident => $call:expr) => {
         match $request {
-            Request::Get(of) => either!(of, $asked => $call),
-            Request::Poll(of) => either!(of, $asked => $call),
-            Request::Send(of) => either!(of, $asked => $call),
+            Request::Get(of) => whosever!(of, $asked => $call),
+            Request::Poll(of) => whosever!(of, $asked => $call),
+            Request::Send(of) => whosever!(of, $asked => $call),
+        }
+    };
+}
+
+/// Calls the method of the request, whosever it is.
+macro_rules! whosever {
+    ($of:expr, $asked:ident => $call:expr) => {
+        match $of {
+            Of::Threaded($asked) => $call,
+            Of::Inline($asked) => $call,
+            Of::Guest($asked) => $call,
         }
     };
 }
@@ -168,13 +182,16 @@ unsafe fn with(
     })
 }
 
-/// The call of either seat's port.
+/// The call of the port, whosever it is.
 macro_rules! started {
     ($channel:expr, $port:ident => $call:expr) => {
         match &$channel.channel {
-            Port::Threaded($port) => Either::Threaded($call?),
-            Port::Inline($port) => Either::Inline($call?),
-            Port::Guest(_) => return Err(not_of_guests("calls that are started")),
+            Port::Threaded($port) => Of::Threaded($call?),
+            Port::Inline($port) => Of::Inline($call?),
+            Port::Guest(guest) => {
+                let mut $port = guest.port()?;
+                Of::Guest($call?)
+            }
         }
     };
 }
@@ -342,7 +359,8 @@ pub unsafe extern "C" fn trihop_asked_value(
 /// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
 /// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Where the
 /// request has a timeout, who sleeps on it wakes when that is over, and tests: the owner may have
-/// no clock that runs.
+/// no clock that runs. Of a guest it becomes readable by itself, at a timeout too, and where the
+/// server is gone.
 /// Threads: as `trihop_asked_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_asked_event(

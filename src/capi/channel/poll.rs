@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use super::{Port, ask_port, call_port, not_of_guests, parse_timeout, trihop_channel_t, with};
+use super::{Port, ask_port, call_port, parse_timeout, trihop_channel_t, with};
 use crate::capi::argument;
 use crate::capi::status::{Failure, trihop_status_t};
 use crate::channel::{ChannelKind, Poll};
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn trihop_channel_kind(
 /// armed it counts as one request of the port's that waits.
 ///
 /// Of a job with threads it becomes readable by itself. Of an inline job it does so only inside
-/// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then.
+/// calls that make progress: whoever sleeps on it there calls `trihop_poll` now and then. Of a guest
+/// it becomes readable by itself, and where the server is gone.
 ///
-/// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may, and with
-/// `TRIHOP_ERR_MISUSE` at a guest's port.
+/// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_event(
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn trihop_channel_event(
         *place = match &channel.channel {
             Port::Threaded(port) => port.event()?.as_raw_fd(),
             Port::Inline(port) => port.event()?.as_raw_fd(),
-            Port::Guest(_) => return Err(not_of_guests("events")),
+            Port::Guest(guest) => guest.port()?.event()?.as_raw_fd(),
         };
         Ok(())
     };

@@ -21,12 +21,12 @@ pub const VERSION: u8 = 12;
 
 /// Feature number of what ranks and their agent share beside the wire format: what they say to each
 /// other before a job and in it, the inboxes, doorbells and boards that they hand each other, and
-/// the options that they agree on.
+/// the options that they agree on; and of what guests and their server say to each other.
 ///
 /// Both must have the same, and the same major and minor version; their patch releases may differ.
-/// So raise it by one with each change after which an older rank or agent of the same minor version
-/// would misunderstand a newer one. It never goes back.
-pub const FEATURE: u32 = 4;
+/// So raise it by one with each change after which an older one of the same minor version would
+/// misunderstand a newer one. It never goes back.
+pub const FEATURE: u32 = 5;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

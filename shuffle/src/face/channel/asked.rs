@@ -204,22 +204,58 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         Ok(signal)
     }
 
+    /// Whether it has ended, so that a look at it finds how: nothing is taken, and where it is
+    /// dropped then it is taken back as before its end. Else `waker` is woken by who hears of that.
+    pub(crate) fn has_ended(&mut self, waker: &Waker) -> bool {
+        let (port, id) = (Arc::clone(&self.port), self.id);
+        // What fails here fails then.
+        if id == 0 || self.move_on().is_err() {
+            return true;
+        }
+        let is_answered = || {
+            let mut client = port.channels().office.client();
+            let is_answered = client.is_answered(port.number(), id);
+            let before = match is_answered {
+                true => None,
+                false => client.wake(port.number(), id, waker),
+            };
+            drop(client);
+            drop(before); // with no lock held: it may own anything
+            is_answered
+        };
+        if is_answered() {
+            return true;
+        }
+        match port.hear_of_failure(id, self.what, waker) {
+            Ok(is_heard) => self.is_heard |= is_heard,
+            Err(_) => return true,
+        }
+        port.check_may_come(self.what).is_err()
+    }
+
+    /// Does what brings it on, and tells the owner once its time is over; whether anything has
+    /// moved.
+    fn move_on(&mut self) -> Result<bool> {
+        // Of what this rank asks itself on a job with threads nothing has to be brought here.
+        let has_moved = match S::MOVES_ALONE && self.port.is_here() {
+            true => false,
+            false => self.port.channels().handle.seat.progress(self.what)?,
+        };
+        if self.limit.is_over() && !self.is_cancelled {
+            self.is_cancelled = true;
+            let (port, id) = (self.port.at_owner(), self.id);
+            self.port.ask(Request::Cancel { port, id }, &[])?;
+        }
+        Ok(has_moved)
+    }
+
     /// What it has ended with; else `waker` is woken by who hears of that.
     fn look(&mut self, waker: Option<&Waker>) -> Result<Option<T>> {
         let (port, id) = (Arc::clone(&self.port), self.id);
         if id == 0 {
             return self.finish(Answered::nothing()).map(Some);
         }
-        // Of what this rank asks itself on a job with threads nothing has to be brought here.
-        let has_moved = match S::MOVES_ALONE && port.is_here() {
-            true => false,
-            false => port.channels().handle.seat.progress(self.what)?,
-        };
-        if self.limit.is_over() && !self.is_cancelled {
-            self.is_cancelled = true;
-            let port = self.port.at_owner();
-            self.port.ask(Request::Cancel { port, id }, &[])?;
-        }
+        let has_moved = self.move_on()?;
         let answered = port.look_for(id, self.what, waker, &mut self.is_heard)?;
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
         give_way(answered.is_some() || has_moved || !asks_again);
@@ -271,14 +307,7 @@ impl<S: Seat> Port<S> {
         if let Some(waker) = waker {
             *is_heard |= self.hear_of_failure(id, what, waker)?;
         }
-        let owner = self.descriptor().owner();
-        let stream = channels.handle.id;
-        let may_come = |job: &mut JobState| {
-            let out = job.engine.out(stream)?;
-            out.check_open()?;
-            out.check_within_reach(owner)
-        };
-        match channels.handle.seat.with_quietly(what, may_come) {
+        match self.check_may_come(what) {
             Ok(()) => Ok(None),
             // As of who waits. It may have been answered in between.
             Err(closed) => match channels.office.client().take_answer(self.number(), id) {
@@ -286,6 +315,18 @@ impl<S: Seat> Port<S> {
                 answered => Ok(answered),
             },
         }
+    }
+
+    /// # Errors
+    /// Why no answer of the owner can come any more.
+    fn check_may_come(&self, what: &'static str) -> Result<()> {
+        let (handle, owner) = (&self.channels().handle, self.descriptor().owner());
+        let check = |job: &mut JobState| {
+            let out = job.engine.out(handle.id)?;
+            out.check_open()?;
+            out.check_within_reach(owner)
+        };
+        handle.seat.with_quietly(what, check)
     }
 }
 

@@ -19,7 +19,7 @@ mod received;
 mod taking;
 mod terms;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wait;
 mod wire;
 

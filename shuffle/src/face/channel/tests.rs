@@ -1,7 +1,10 @@
 //! Channels of whole jobs, whose ranks are threads of the test, on both seats.
 
 use std::future::Future;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::conformance::ranks::ranks;
@@ -322,6 +325,13 @@ fn messages_as_long_as_the_channel_pass() {
     on_both!(2, |rank| rank, long_messages);
 }
 
+/// Whether a descriptor is readable now, or once it is.
+pub(crate) fn is_readable(event: BorrowedFd<'_>, waits: bool) -> bool {
+    let now = Timespec::default();
+    let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
+    poll(&mut polled, (!waits).then_some(&now)).unwrap() == 1
+}
+
 struct Unpark(std::thread::Thread);
 
 impl std::task::Wake for Unpark {
@@ -330,7 +340,7 @@ impl std::task::Wake for Unpark {
     }
 }
 
-fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
     let mut context = std::task::Context::from_waker(&waker);
     loop {

@@ -1,16 +1,6 @@
 //! Descriptors that are readable while something may be had.
 
-use std::os::fd::BorrowedFd;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use super::*;
-
-fn is_readable(event: BorrowedFd<'_>, waits: bool) -> bool {
-    let now = Timespec::default();
-    let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
-    poll(&mut polled, (!waits).then_some(&now)).unwrap() == 1
-}
 
 /// Sleeps until it is readable: on the inline seat with progress now and then.
 fn sleep_on<S: Seat>(channels: &over::Channels<S>, event: BorrowedFd<'_>) -> Result<()> {

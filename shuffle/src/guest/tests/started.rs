@@ -1,0 +1,384 @@
+//! Calls of guests that are started, and descriptors that they sleep on.
+
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::face::channel::tests::{block_on, is_readable};
+use crate::guest::socket::pair;
+use crate::guest::wire::HEAD_BYTES;
+
+const SOON: Timeout = Timeout::After(Duration::from_millis(5));
+
+#[test]
+fn calls_are_started_tested_waited_for_and_slept_on() {
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(2, 64), Lifetime::Server).unwrap();
+        let rank = channels.attach(&mine.descriptor()).unwrap();
+        let mut got = mine.start_get(Timeout::Never).unwrap();
+        assert!(got.is_under_way() && !is_readable(got.event().unwrap(), false));
+        assert_eq!(got.test(), Ok(None));
+        // The port goes on beside it, and what it started stays when it is dropped.
+        assert_eq!(mine.poll(Poll::Size, Timeout::Never), Ok(0));
+        let in_time = mine.start_get(SOON).unwrap();
+        assert!(matches!(in_time.wait(), Err(Error::TimedOut(_))));
+        let once = mine.start_get(Timeout::Once).unwrap();
+        assert_eq!(once.wait(), Err(Error::WouldBlock));
+        let mut other = guest.attach(&mine.descriptor()).unwrap();
+        drop(mine);
+        rank.send(3, b"news", Return::WhenDeposited, Timeout::Never)
+            .unwrap();
+        assert!(is_readable(got.event().unwrap(), true));
+        let message = got.test().unwrap().unwrap();
+        assert_eq!((message.kind, &message.bytes[..]), (3, &b"news"[..]));
+        assert!(!got.is_under_way() && is_readable(got.event().unwrap(), true));
+        assert!(matches!(got.test(), Err(Error::Misuse { .. })));
+        // Each way to send: those that return at once are over then.
+        for when in [Return::Immediately, Return::WhenBuffered] {
+            let mut sent = other.start_send(4, b"x", when, Timeout::Never).unwrap();
+            assert!(!sent.is_under_way() && is_readable(sent.event().unwrap(), false));
+            assert_eq!(sent.test(), Ok(Some(())));
+        }
+        let mut sent = other
+            .start_send(5, &[7; 100_000], Return::WhenReceived, Timeout::Never)
+            .unwrap();
+        let full = other.start_poll(Poll::Full, Timeout::Never).unwrap();
+        assert_eq!((full.wait(), sent.test()), (Ok(2), Ok(None)));
+        for kind in [4, 4, 5] {
+            let got = other.start_get(Timeout::Never).unwrap().wait().unwrap();
+            assert_eq!(got.kind, kind);
+        }
+        assert_eq!(sent.wait(), Ok(()));
+        assert_eq!(other.failures(), Ok((0, None)));
+        rank.close().unwrap();
+        let closed = other.start_get(Timeout::Never).unwrap().wait();
+        assert!(
+            matches!(closed, Err(Error::ChannelClosed { .. })),
+            "{closed:?}"
+        );
+        let closed = other.start_send(0, b"", Return::WhenDeposited, Timeout::Never);
+        let closed = closed.and_then(Asked::wait);
+        assert!(
+            matches!(closed, Err(Error::ChannelClosed { .. })),
+            "{closed:?}"
+        );
+        let refused = other.start_poll(Poll::Acquire, Timeout::Never).map(drop);
+        assert!(matches!(refused, Err(Error::Misuse { .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn a_call_ends_in_time_though_nobody_asks() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(2, 64), Lifetime::Guest).unwrap();
+        let mut late = mine.start_get(SOON).unwrap();
+        assert!(is_readable(late.event().unwrap(), true));
+        assert!(matches!(late.wait(), Err(Error::TimedOut(_))));
+    });
+}
+
+#[test]
+fn a_call_that_has_ended_and_is_dropped_has_taken_nothing() {
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();
+        let mut lock = guest
+            .semaphore(1, 1, ChannelLimits::default(), Lifetime::Server)
+            .unwrap();
+        let rank = channels.attach(&mine.descriptor()).unwrap();
+        for number in 0..50 {
+            let mut got = mine.start_get(Timeout::Never).unwrap();
+            rank.send(number, b"first", Return::WhenDeposited, Timeout::Never)
+                .unwrap();
+            rank.send(number, b"second", Return::WhenDeposited, Timeout::Never)
+                .unwrap();
+            assert!(is_readable(got.event().unwrap(), true));
+            drop(got);
+            until("what was taken back is in its place", || {
+                rank.poll(Poll::Size, Timeout::Never) == Ok(2)
+            });
+            assert_eq!(mine.get(Timeout::Once).unwrap().bytes, b"first");
+            assert_eq!(mine.get(Timeout::Once).unwrap().bytes, b"second");
+            let mut held = lock.start_poll(Poll::Acquire, Timeout::Never).unwrap();
+            assert!(is_readable(held.event().unwrap(), true));
+            drop(held);
+            assert_eq!(lock.poll(Poll::Acquire, Timeout::Never), Ok(0));
+            lock.poll(Poll::Release, Timeout::Never).unwrap();
+        }
+        // What was sent comes all the same.
+        let full = limits(1, 64);
+        let mut full = guest.create(full, Lifetime::Server).unwrap();
+        for number in 0..3 {
+            let when = Return::WhenDeposited;
+            drop(full.start_send(number, b"", when, Timeout::Never).unwrap());
+        }
+        for number in 0..3 {
+            assert_eq!(full.get(Timeout::Never).unwrap().kind, number);
+        }
+    });
+}
+
+#[test]
+fn a_port_has_as_many_under_way_as_its_window() {
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(100, 5), Lifetime::Guest).unwrap();
+        for _ in 0..100 {
+            let start = |_| mine.start_get(Timeout::Never).unwrap();
+            let all: Vec<_> = (0..5).map(start).collect();
+            assert_eq!(
+                mine.start_get(Timeout::Never).unwrap_err(),
+                Error::WouldBlock
+            );
+            // Taken back, they make room at once.
+            drop(all);
+            drop(mine.start_get(Timeout::Never).unwrap());
+            until("those that were taken back are gone", || {
+                mine.poll(Poll::Size, Timeout::Never).is_ok()
+            });
+        }
+        // As a port of the rank itself: some are in the channel, and the others wait for room.
+        let of_rank = channels.create(limits(1, 5)).unwrap();
+        let mut mine = guest.create(limits(1, 5), Lifetime::Guest).unwrap();
+        let (when, never) = (Return::WhenReceived, Timeout::Never);
+        let (mut by_rank, mut sent) = (Vec::new(), Vec::new());
+        while let Ok(asked) = of_rank.start_send(0, b"x", when, never) {
+            by_rank.push(asked);
+        }
+        let refused = loop {
+            match mine.start_send(0, b"x", when, never) {
+                Ok(asked) => sent.push(asked),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((sent.len(), refused), (by_rank.len(), Error::WouldBlock));
+        for asked in sent {
+            mine.get(Timeout::Never).unwrap();
+            asked.wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn calls_are_awaited_by_whoever_there_is() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(3, 64), Lifetime::Server).unwrap();
+        let mut other = guest.attach(&mine.descriptor()).unwrap();
+        let sender = thread::spawn(move || {
+            for number in 0..200u32 {
+                let bytes = number.to_le_bytes().repeat(number as usize * 10);
+                let sent = other.start_send(number, &bytes, Return::WhenReceived, Timeout::Never);
+                block_on(sent.unwrap()).unwrap();
+            }
+        });
+        for number in 0..200u32 {
+            let got = block_on(mine.start_get(Timeout::Never).unwrap()).unwrap();
+            let bytes = number.to_le_bytes().repeat(number as usize * 10);
+            assert!(got.kind == number && got.bytes == bytes[..]);
+        }
+        sender.join().unwrap();
+        let late = block_on(mine.start_get(SOON).unwrap());
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        let sent = mine.start_send(1, b"", Return::WhenBuffered, Timeout::Never);
+        assert_eq!(block_on(sent.unwrap()), Ok(()));
+    });
+}
+
+#[test]
+fn a_port_is_slept_on() {
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();
+        let rank = channels.attach(&mine.descriptor()).unwrap();
+        for round in 0..30 {
+            assert!(!is_readable(mine.event().unwrap(), false), "round {round}");
+            for number in 0..3 {
+                rank.send(number, b"x", Return::WhenDeposited, Timeout::Never)
+                    .unwrap();
+            }
+            assert!(is_readable(mine.event().unwrap(), true));
+            // In turns, each of the ways to find nothing.
+            for number in 0..4 {
+                let got = match round % 3 {
+                    0 => mine.get(Timeout::Once),
+                    1 => mine.get(SOON),
+                    _ => mine.start_get(Timeout::Once).and_then(Asked::wait),
+                };
+                match got {
+                    Ok(got) => assert_eq!(got.kind, number),
+                    Err(Error::WouldBlock | Error::TimedOut(_)) => assert_eq!(number, 3),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        let mut lock = guest
+            .semaphore(0, 1, ChannelLimits::default(), Lifetime::Guest)
+            .unwrap();
+        assert!(!is_readable(lock.event().unwrap(), false));
+        lock.poll(Poll::Release, Timeout::Never).unwrap();
+        assert!(is_readable(lock.event().unwrap(), true));
+        rank.close().unwrap();
+        assert!(is_readable(mine.event().unwrap(), true));
+        let closed = mine.get(Timeout::Once);
+        assert!(
+            matches!(closed, Err(Error::ChannelClosed { .. })),
+            "{closed:?}"
+        );
+    });
+}
+
+#[test]
+fn who_sleeps_hears_that_the_server_has_ended() {
+    let (job, channels) = alone();
+    let guests = channels.serve_guests(&name()).unwrap();
+    let guest = Guest::of(guests.name(), WAIT).unwrap();
+    let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();
+    let mut slept_on = mine.start_get(Timeout::Never).unwrap();
+    let awaited = mine.start_get(Timeout::Never).unwrap();
+    let awaits = thread::spawn(move || block_on(awaited));
+    assert!(!is_readable(mine.event().unwrap(), false));
+    thread::sleep(Duration::from_millis(20));
+    drop(guests);
+    assert!(is_readable(mine.event().unwrap(), true));
+    assert!(is_readable(slept_on.event().unwrap(), true));
+    let outcomes = [
+        slept_on.wait().map(drop),
+        awaits.join().unwrap().map(drop),
+        mine.start_get(Timeout::Never).map(drop),
+        mine.event().map(drop),
+    ];
+    for outcome in outcomes {
+        let has_failed = matches!(outcome, Err(Error::ServerFailed { .. }));
+        assert!(has_failed, "{outcome:?}");
+    }
+    channels.shutdown().unwrap();
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn calls_that_are_started_leave_nothing() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Guest).unwrap();
+        let mut come = |count: u32| {
+            for number in 0..count {
+                let mut got = mine.start_get(Timeout::Never).unwrap();
+                if number % 3 == 0 {
+                    let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+                    let polled = Future::poll(std::pin::Pin::new(&mut got), context);
+                    assert!(polled.is_pending());
+                }
+                if number % 2 == 0 {
+                    mine.send(0, b"", Return::WhenDeposited, Timeout::Never)
+                        .unwrap();
+                    got.wait().unwrap();
+                }
+            }
+        };
+        come(10);
+        // Other tests of this process have descriptors of their own.
+        let before = descriptors();
+        come(1000);
+        until("descriptors are given back", || {
+            descriptors() < before + 200
+        });
+    });
+}
+
+#[test]
+fn a_start_that_is_none_is_refused_and_others_go_on() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Guest).unwrap();
+        let get = Call::Take {
+            take: Take::Get,
+            timeout: Timeout::Never,
+        };
+        // Nothing has come to tell the end over, as where a server has no descriptor left.
+        let mut bare = guest.attach(&mine.descriptor()).unwrap();
+        bare.connection.send(&get.encode(true), &[]).unwrap();
+        let refused = bare.connection.answer(None).ok().unwrap();
+        let refused = bare.connection.error(&refused, "a get");
+        assert!(refused.to_string().contains("ulimit -n"), "{refused}");
+        assert_eq!(bare.poll(Poll::Size, Timeout::Never), Ok(0));
+        // What cannot be started.
+        let mut head = Call::Close.encode(true);
+        for is_started in [1u32, 2] {
+            head[12..16].copy_from_slice(&is_started.to_le_bytes());
+            let mut bad = guest.attach(&mine.descriptor()).unwrap();
+            bad.connection.send(&head, &[]).unwrap();
+            let outcome = bad.poll(Poll::Size, Timeout::Never);
+            let has_failed = matches!(outcome, Err(Error::ServerFailed { .. }));
+            assert!(has_failed, "{outcome:?}");
+        }
+        // Descriptors that nothing asks for, and one that is no socket.
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        let (ours, theirs) = pair().unwrap();
+        let heads = [
+            (Call::Failures.encode(false), theirs.as_fd()),
+            (get.encode(true), file.as_fd()),
+        ];
+        let mut odd = guest.attach(&mine.descriptor()).unwrap();
+        for (head, given) in heads {
+            odd.connection.send_with(&head, &[], Some(given)).unwrap();
+            assert_eq!(odd.connection.answer(None).ok().unwrap().status, 0);
+        }
+        drop(theirs);
+        // A guest that ends in the middle of what is to be started.
+        let send = Call::Send {
+            kind: 0,
+            when: Return::WhenDeposited,
+            timeout: Timeout::Never,
+            bytes: 100_000,
+        };
+        let (kept, theirs) = pair().unwrap();
+        let mut cut = guest.attach(&mine.descriptor()).unwrap();
+        let head = send.encode(true);
+        let given = Some(theirs.as_fd());
+        cut.connection
+            .send_with(&head, &[1; 50_000], given)
+            .unwrap();
+        drop((cut, theirs));
+        // Its end is closed, and nothing was told over it.
+        let read = rustix::io::read(&kept, &mut [0; HEAD_BYTES]);
+        assert_eq!(read, Ok(0));
+        drop(ours);
+        mine.send(1, b"on", Return::WhenDeposited, Timeout::Never)
+            .unwrap();
+        assert_eq!(mine.get(Timeout::Never).unwrap().bytes, b"on");
+    });
+}
+
+#[test]
+fn started_calls_reach_channels_of_other_ranks() {
+    let name: &'static str = name().leak();
+    let program = move |_, bootstrap: Custom| {
+        let options = Options {
+            loopback: true,
+            ..Options::default()
+        };
+        let job = Job::start_with(options, Box::new(bootstrap))?;
+        let channels = job.channels("served").open()?;
+        let mine = channels.create(limits(4, 64))?;
+        let all = job.allgather(&mine.descriptor().to_bytes())?;
+        if job.rank().0 == 0 {
+            let guests = channels.serve_guests(name)?;
+            let far = crate::channel::Descriptor::from_bytes(&all[job.size() as usize - 1])?;
+            let mut port = Guest::of(name, WAIT)?.attach(&far)?;
+            for number in 0..100 {
+                let mut got = port.start_get(Timeout::Never)?;
+                let dropped = port.start_get(Timeout::Never)?;
+                assert!(number > 0 || !is_readable(port.event()?, false));
+                let sent = port.start_send(number, &[3; 2_000], Return::WhenReceived, SOON);
+                match number % 2 {
+                    0 => assert_eq!(block_on(&mut got)?.kind, number),
+                    _ => assert_eq!(got.wait_mut()?.kind, number),
+                }
+                assert_eq!(sent?.wait(), Ok(()));
+                drop(dropped);
+            }
+            drop((port, guests));
+        }
+        job.barrier()?;
+        drop(mine);
+        channels.shutdown()?;
+        job.shutdown()
+    };
+    for outcome in ranks(3, |rank| rank / 2, program) {
+        outcome.1.unwrap();
+    }
+}
