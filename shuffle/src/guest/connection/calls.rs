@@ -1,0 +1,322 @@
+//! What a port of a guest has under way, by a port of the server's rank.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll as Polled, Waker};
+use std::time::Instant;
+
+use trihop_transport::Error as TransportError;
+
+use super::Waits;
+use crate::error::{Error, Result};
+use crate::face::channel::{Asked, Buffer, Return, Taken, Timeout};
+use crate::guest::wire::{Answer, Call, OVER, TOO_LONG, UNDER_WAY};
+use crate::threaded::{Channel, Threaded};
+
+/// A port of the rank for a guest.
+pub struct Port {
+    pub channel: Channel,
+    /// The channel is closed with this port.
+    ends_with_guest: bool,
+    /// Sends that nobody waits for, in their order.
+    pub sends: VecDeque<Asked<(), Threaded>>,
+    pub call: Option<UnderWay>,
+    failures: u64,
+    last_failure: Option<Error>,
+}
+
+/// A call whose end the guest is to hear of.
+pub enum UnderWay {
+    Send(Asked<(), Threaded>),
+    Take(Asked<Taken, Threaded>),
+    Poll(Asked<u64, Threaded>),
+}
+
+/// A call that was started: its end is told over a socket of its own.
+pub struct Started {
+    pub socket: OwnedFd,
+    pub call: UnderWay,
+    pub limit: Limit,
+}
+
+/// Until when the call may take that is under way, or waits for room.
+#[derive(Default)]
+pub struct Limit {
+    pub at: Option<Instant>,
+    /// It was looked at when its time was over.
+    pub is_looked_at: bool,
+}
+
+/// How a call has begun.
+pub enum Begun {
+    /// It is done, and this is the answer.
+    Answer(Answer, Buffer),
+    /// It is done, or counted, and nothing is answered.
+    Unanswered,
+    UnderWay(UnderWay),
+    /// It is done, and this goes with the answer.
+    Descriptor(OwnedFd),
+    /// A send has found no room, and is to be tried again.
+    NoRoom,
+}
+
+impl Limit {
+    /// What is left of this time, which begins with the first time that it is asked for.
+    fn left(&mut self, timeout: Timeout) -> Timeout {
+        let Timeout::After(time) = timeout else {
+            return timeout;
+        };
+        let now = Instant::now();
+        if self.at.is_none() {
+            self.at = now.checked_add(time);
+        }
+        match self.at {
+            Some(at) => Timeout::After(at.saturating_duration_since(now)),
+            None => Timeout::Never,
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.at.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close_own();
+    }
+}
+
+impl Port {
+    pub fn new(channel: Channel, ends_with_guest: bool) -> Self {
+        Self {
+            channel,
+            ends_with_guest,
+            sends: VecDeque::new(),
+            call: None,
+            failures: 0,
+            last_failure: None,
+        }
+    }
+
+    /// Takes note of sends that have ended. They do so in their order, more or less, and whoever
+    /// has ended behind one that has not is counted with it.
+    pub fn reap(&mut self, waker: &Waker) {
+        let mut context = Context::from_waker(waker);
+        while let Some(first) = self.sends.front_mut() {
+            let Polled::Ready(sent) = Pin::new(first).poll(&mut context) else {
+                return;
+            };
+            self.sends.pop_front();
+            if let Err(error) = sent {
+                self.failures += 1;
+                self.last_failure = Some(error);
+            }
+        }
+    }
+
+    /// Nobody waits for the call any more: a get or a poll is taken back, and a send goes on.
+    pub fn give_up(&mut self) {
+        if let Some(UnderWay::Send(asked)) = self.call.take() {
+            self.sends.push_back(asked);
+        }
+    }
+
+    /// Closes a channel that ends with its guest, once; whether it was one.
+    fn close_own(&mut self) -> bool {
+        let ends = std::mem::take(&mut self.ends_with_guest);
+        if ends {
+            // Where that fails the job has, and all channels are closed.
+            let _ = self.channel.close();
+        }
+        ends
+    }
+
+    /// The guest asks for nothing more.
+    pub fn finish(&mut self) -> Option<Waits> {
+        if self.close_own() {
+            return None;
+        }
+        match self.sends.is_empty() {
+            true => Some(Waits::End),
+            false => Some(Waits::Alarm),
+        }
+    }
+
+    pub fn begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Begun {
+        match self.try_begin(call, body, limit) {
+            Ok(begun) => begun,
+            Err(error) if call.is_answered() => Begun::failed(&error),
+            Err(error) => {
+                self.failures += 1;
+                self.last_failure = Some(error);
+                Begun::Unanswered
+            }
+        }
+    }
+
+    /// Begins a call whose end is told over a socket of its own, if it is under way: this answer
+    /// says whether it is.
+    pub fn start(
+        &mut self,
+        call: Call,
+        body: &[u8],
+        socket: Option<OwnedFd>,
+        started: &mut Vec<Started>,
+    ) -> Begun {
+        let Some(socket) = socket else {
+            let why = "it has no descriptor left for a call that is started: raise its `ulimit -n`";
+            return Begun::failed(&Error::server_failed("", why));
+        };
+        let mut limit = Limit::default();
+        let is_under_way = match self.try_begin(call, body, &mut limit) {
+            Err(error) => return Begun::failed(&error),
+            Ok(Begun::NoRoom) => return Begun::failed(&Error::WouldBlock),
+            Ok(Begun::UnderWay(call)) => {
+                started.push(Started {
+                    socket,
+                    call,
+                    limit,
+                });
+                UNDER_WAY
+            }
+            Ok(_) => OVER,
+        };
+        Begun::Answer(Answer::of_value(is_under_way), Buffer::default())
+    }
+
+    fn try_begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Result<Begun> {
+        match call {
+            Call::Send {
+                kind,
+                when,
+                timeout,
+                ..
+            } => self.begin_send((kind, body), (when, timeout), limit),
+            Call::Take { take, timeout } => {
+                let started = self.channel.start_take(take, limit.left(timeout));
+                started.map(|asked| Begun::UnderWay(UnderWay::Take(asked)))
+            }
+            Call::Poll { poll, timeout } => {
+                let started = self.channel.start_poll(poll, limit.left(timeout));
+                started.map(|asked| Begun::UnderWay(UnderWay::Poll(asked)))
+            }
+            Call::Failures => Ok(self.said_failures()),
+            Call::Close => self.channel.close().map(|()| Begun::done()),
+            Call::Event => {
+                let event = self.channel.event()?.try_clone_to_owned();
+                let event = event.map_err(|error| {
+                    TransportError::system("a descriptor of a channel for a guest", error)
+                });
+                Ok(Begun::Descriptor(event?))
+            }
+        }
+    }
+
+    fn begin_send(
+        &mut self,
+        (kind, bytes): (u32, &[u8]),
+        (when, timeout): (Return, Timeout),
+        limit: &mut Limit,
+    ) -> Result<Begun> {
+        let is_waited_for = matches!(when, Return::WhenDeposited | Return::WhenReceived);
+        let at_owner = match is_waited_for {
+            true => when,
+            false => Return::WhenDeposited,
+        };
+        let left = limit.left(timeout);
+        let asked = match self.channel.start_send(kind, bytes, at_owner, left) {
+            Err(Error::WouldBlock) if when == Return::Immediately || timeout == Timeout::Once => {
+                return Err(Error::WouldBlock);
+            }
+            Err(Error::WouldBlock) if limit.is_over() => return Err(Error::TimedOut("a send")),
+            Err(Error::WouldBlock) => return Ok(Begun::NoRoom),
+            asked => asked?,
+        };
+        if is_waited_for {
+            return Ok(Begun::UnderWay(UnderWay::Send(asked)));
+        }
+        self.sends.push_back(asked);
+        match when == Return::WhenBuffered && timeout == Timeout::Never {
+            true => Ok(Begun::Unanswered),
+            false => Ok(Begun::done()),
+        }
+    }
+
+    /// How many sends have failed, and the error of the last of them.
+    fn said_failures(&self) -> Begun {
+        let last = self.last_failure.as_ref().map(|error| {
+            let (answer, text) = Answer::of_error(error);
+            [&answer.encode()[..], &text].concat()
+        });
+        let body = Buffer::from(last.unwrap_or_default());
+        let answer = Answer {
+            value: self.failures,
+            ..Answer::of_bytes(&body)
+        };
+        Begun::Answer(answer, body)
+    }
+}
+
+impl Begun {
+    fn done() -> Self {
+        Self::Answer(Answer::default(), Buffer::default())
+    }
+
+    fn failed(error: &Error) -> Self {
+        let (answer, text) = Answer::of_error(error);
+        Self::Answer(answer, text.into())
+    }
+}
+
+impl UnderWay {
+    /// Whether it has, and nothing is taken; else `waker` is woken then.
+    pub fn has_ended(&mut self, waker: &Waker) -> bool {
+        match self {
+            Self::Send(asked) => asked.has_ended(waker),
+            Self::Poll(asked) => asked.has_ended(waker),
+            Self::Take(asked) => asked.has_ended(waker),
+        }
+    }
+
+    /// The answer, where the call has ended; else `waker` is woken then.
+    pub fn look(&mut self, waker: &Waker) -> Option<(Answer, Buffer)> {
+        let mut context = Context::from_waker(waker);
+        let of_value = |value| (Answer::of_value(value), Buffer::default());
+        let ended = match self {
+            Self::Send(asked) => Pin::new(asked).poll(&mut context).map_ok(|()| of_value(0)),
+            Self::Poll(asked) => Pin::new(asked).poll(&mut context).map_ok(of_value),
+            Self::Take(asked) => Pin::new(asked).poll(&mut context).map_ok(of_taken),
+        };
+        match ended {
+            Polled::Pending => None,
+            Polled::Ready(Ok(answer)) => Some(answer),
+            Polled::Ready(Err(error)) => {
+                let (answer, text) = Answer::of_error(&error);
+                Some((answer, text.into()))
+            }
+        }
+    }
+}
+
+fn of_taken(taken: Taken) -> (Answer, Buffer) {
+    match taken {
+        Taken::Message(message) => {
+            let answer = Answer {
+                kind: message.kind,
+                source: message.source.0,
+                ..Answer::of_bytes(&message.bytes)
+            };
+            (answer, message.bytes)
+        }
+        Taken::TooLong(bytes) => {
+            let answer = Answer {
+                status: TOO_LONG,
+                ..Answer::of_value(bytes)
+            };
+            (answer, Buffer::default())
+        }
+    }
+}
