@@ -325,11 +325,14 @@ fn messages_as_long_as_the_channel_pass() {
     on_both!(2, |rank| rank, long_messages);
 }
 
-/// Whether a descriptor is readable now, or once it is.
+/// Whether a descriptor is readable now, or comes to be so.
 pub(crate) fn is_readable(event: BorrowedFd<'_>, waits: bool) -> bool {
-    let now = Timespec::default();
+    let limit = Timespec {
+        tv_sec: if waits { 60 } else { 0 },
+        tv_nsec: 0,
+    };
     let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::IN)];
-    poll(&mut polled, (!waits).then_some(&now)).unwrap() == 1
+    poll(&mut polled, Some(&limit)).unwrap() == 1
 }
 
 struct Unpark(std::thread::Thread);
