@@ -2581,7 +2581,9 @@ trihop_status_t trihop_channel_kind(const struct trihop_channel_t *channel, int3
 trihop_status_t trihop_channel_event(const struct trihop_channel_t *channel, int32_t *descriptor);
 
 // Starts a get, as `trihop_channel_get`, and does not wait: `trihop_asked_test` and
-// `trihop_asked_wait` say when it is over, and `trihop_asked_received` gives the message.
+// `trihop_asked_wait` say when it is over, and `trihop_asked_received` gives the message. A guest's
+// waits for the server, which begins it behind all that the port has asked for before, and a test
+// of one that is over for the answer, with the message.
 //
 // Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 // Threads: as `trihop_channel_t`.

@@ -17,13 +17,16 @@ async def awaited(request):
         while True:
             await woken.wait()
             woken.clear()
-            # Nothing is taken before, so that whoever is cancelled meanwhile has taken nothing.
+            # The descriptor goes with the request's end. Nothing is taken before, so that whoever
+            # is cancelled meanwhile has taken nothing.
+            loop.remove_reader(descriptor)
             if request.test():
                 return request.wait()
+            loop.add_reader(descriptor, woken.set)
     except asyncio.CancelledError:
+        loop.remove_reader(descriptor)
         request.cancel()
         raise
     finally:
-        loop.remove_reader(descriptor)
         if timer is not None:
             timer.cancel()

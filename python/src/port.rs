@@ -1,7 +1,7 @@
 //! A port of a channel, of a rank or of a guest.
 
-use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
 use trihop::channel::{ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout};
 use trihop::{ChannelLimits, guest, threaded};
@@ -26,6 +26,8 @@ pub enum Port {
 /// A guest's port, for one thread at a time.
 pub struct OfGuest {
     about: About,
+    /// What it is slept on by, once somebody has asked for that.
+    event: OnceLock<RawFd>,
     port: Mutex<guest::Channel>,
 }
 
@@ -43,6 +45,7 @@ impl From<guest::Channel> for Port {
                 limits: port.limits(),
                 kind: port.kind(),
             },
+            event: OnceLock::new(),
             port: Mutex::new(port),
         }))
     }
@@ -136,9 +139,20 @@ impl Port {
         call!(self, port => port.start_send(kind, bytes, when, timeout).map(UnderWay::from))
     }
 
-    /// The descriptor that it is slept on by, which stays the port's.
-    pub fn event(&self) -> Result<i32, Failure> {
-        call!(self, port => port.event().map(|event| event.as_raw_fd()))
+    /// The descriptor that it is slept on by, which stays the port's. That of a guest is had again
+    /// while a call on its port is under way, and once that has failed: whoever has it in a loop
+    /// takes it out of that then.
+    pub fn event(&self) -> Result<RawFd, Failure> {
+        if let Self::Guest(guest) = self
+            && let Some(event) = guest.event.get()
+        {
+            return Ok(*event);
+        }
+        let event = call!(self, port => port.event().map(|event| event.as_raw_fd()))?;
+        Ok(match self {
+            Self::Rank(_) => event,
+            Self::Guest(guest) => *guest.event.get_or_init(|| event),
+        })
     }
 
     pub fn failures(&self) -> Result<(u64, Option<trihop::Error>), Failure> {

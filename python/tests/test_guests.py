@@ -180,6 +180,48 @@ asyncio.run(main())
     )
 
 
+def test_a_fork_keeps_nothing_under_way(tmp_path, server):
+    guest(
+        tmp_path,
+        """
+import asyncio, os, signal, time
+
+async def main():
+    guest = trihop.Guest()
+    port = guest.create()
+    event = port.fileno()
+    other = guest.attach(port.descriptor)
+    request = port.start_get()
+    taken = asyncio.ensure_future(wait_for(port))
+    await asyncio.sleep(0)
+    child = os.fork()
+    if child == 0:
+        try:
+            for call in [port.get, request.test, lambda: port.start_get()]:
+                raised(trihop.Misuse, call)
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    request.cancel()
+    taken.cancel()
+    await asyncio.gather(taken, return_exceptions=True)
+    other.send(b"kept")
+    assert other.get(timeout=60.0)[2] == b"kept"
+    await other.start_send(b"on")
+    assert (await port.start_get(timeout=60.0))[2] == b"on"
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+async def wait_for(port):
+    return await port.start_get()
+
+asyncio.run(main())
+""",
+        server,
+    )
+
+
 def test_a_job_serves_guests_and_says_that_it_ends(program):
     name = f"trihop-test-python-job-{os.getpid()}"
     program(

@@ -6,7 +6,9 @@ pub mod poll;
 
 use std::ffi::{c_char, c_void};
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::argument;
@@ -61,6 +63,8 @@ pub(super) struct GuestPort {
     descriptor: Descriptor,
     kind: ChannelKind,
     limits: ChannelLimits,
+    /// What it is slept on by, once somebody has asked for that.
+    event: OnceLock<RawFd>,
     port: Mutex<guest::Channel>,
 }
 
@@ -76,6 +80,15 @@ impl GuestPort {
                  each thread",
             )),
         }
+    }
+
+    /// What it is slept on by, also while a call on it is under way, and once it has failed.
+    fn event(&self) -> Result<RawFd, Failure> {
+        if let Some(event) = self.event.get() {
+            return Ok(*event);
+        }
+        let event = self.port()?.event()?.as_raw_fd();
+        Ok(*self.event.get_or_init(|| event))
     }
 
     fn descriptor(&self) -> Descriptor {
@@ -142,6 +155,7 @@ impl trihop_channel_t {
             descriptor: port.descriptor(),
             kind: port.kind(),
             limits: port.limits(),
+            event: OnceLock::new(),
             port: Mutex::new(port),
         }));
         let home = Home::anywhere();

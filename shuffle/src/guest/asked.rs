@@ -17,9 +17,9 @@ use crate::face::channel::Received;
 /// [`Channel::start_get`](super::Channel::start_get) and its like have started. It is a future,
 /// [`Asked::test`] and [`Asked::wait`] ask for its end, and [`Asked::event`] is a descriptor to
 /// sleep on until then. It stays when its port is dropped. Dropped itself before its end is said,
-/// it is taken back once the server has heard of that: a message that comes all the same goes back
-/// to its place in the channel, what was acquired from a semaphore goes back too, and what was sent
-/// comes all the same.
+/// it is taken back once the server has heard of that, also where a fork has a copy of it: a message
+/// that comes all the same goes back to its place in the channel, what was acquired from a semaphore
+/// goes back too, and what was sent comes all the same.
 ///
 /// Whoever awaits it is woken by a thread of this process that sleeps until an answer has come, and
 /// that all calls of its guests have in common; it begins with the first call that is awaited.
@@ -115,7 +115,8 @@ impl<T: FromAnswer> Asked<T> {
         Ok(ended.expect("it has waited for that"))
     }
 
-    /// What it has ended with, said once, or `None` while it is under way.
+    /// What it has ended with, said once, or `None` while it is under way. Of one that has ended the
+    /// server is asked how, so this waits for that answer, and the message in it, and for no other.
     ///
     /// # Errors
     /// As [`Asked::wait_mut`].
@@ -155,7 +156,8 @@ impl<T> Asked<T> {
 
     /// A file descriptor for `poll`, `epoll` and their like, which is readable once the call has
     /// ended or the server is gone: a [test](Asked::test) then says how. It is the call's, closed
-    /// with it, and neither to be read nor written.
+    /// with it, and neither to be read nor written. A copy of it is readable once the call is
+    /// dropped.
     ///
     /// # Errors
     /// [`Error::System`] where descriptors run out.

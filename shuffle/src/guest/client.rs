@@ -13,7 +13,7 @@ use trihop_transport::park::{Backoff, Step};
 use trihop_transport::sync::thread::yield_now;
 
 use super::port::OTHER;
-use super::socket::{awake, pair, receive_some, receive_with, send_some};
+use super::socket::{Socket, awake, pair, receive_some, receive_with, send_some};
 use super::wire::{ASKS, Answer, Call, DONE, HEAD_BYTES, Hello, OVER, READY, UNDER_WAY};
 use crate::error::{Error, Result};
 use crate::queue::long_buffers;
@@ -34,6 +34,12 @@ pub enum Ended {
     Refused(Error),
 }
 
+/// Nothing has come that was to come with an answer.
+fn none_left() -> Error {
+    let what = "taking a descriptor from a server of guests (`ulimit -n`)";
+    TransportError::system(what, Errno::MFILE).into()
+}
+
 /// Two ends: this process's, and the server's.
 pub fn connected() -> Result<(OwnedFd, OwnedFd)> {
     pair().map_err(|error| {
@@ -46,9 +52,8 @@ pub fn connected() -> Result<(OwnedFd, OwnedFd)> {
 #[derive(Debug)]
 pub struct Connection {
     server: Arc<str>,
-    socket: OwnedFd,
-    /// Whose it is: a fork shares the socket, and would take the other's answers.
-    process: u32,
+    /// A fork shares it, and would take the other's answers.
+    socket: Socket,
     /// How it waits for answers.
     backoff: Backoff,
     /// What has been the end of it.
@@ -84,8 +89,7 @@ impl Connection {
     fn over(server: Arc<str>, socket: OwnedFd) -> Self {
         Self {
             server,
-            socket,
-            process: std::process::id(),
+            socket: Socket::new(socket),
             backoff: Backoff::new(awake()),
             failed: None,
         }
@@ -104,16 +108,21 @@ impl Connection {
     /// Starts a call: a connection of its own, on which its end is said, or `None` where there is
     /// none to come.
     pub fn start(&mut self, call: &Call, bytes: &[u8], what: &'static str) -> Result<Option<Self>> {
-        let (socket, other) = connected()?;
-        self.send_with(&call.encode(true), bytes, Some(other.as_fd()))?;
-        drop(other);
-        let answer = self.answer(None).map_err(|ended| self.refused(ended))?;
-        match (answer.status, answer.value, answer.bytes) {
-            (DONE, OVER, 0) => Ok(None),
-            (DONE, UNDER_WAY, 0) => Ok(Some(Self::over(Arc::clone(&self.server), socket))),
-            (DONE, ..) => Err(self.bad()),
-            _ => Err(self.error(&answer, what)),
+        self.send(&call.encode(true), bytes)?;
+        let (answer, given) = self.answer_with(what)?;
+        match (answer.value, given) {
+            (OVER, None) => Ok(None),
+            (UNDER_WAY, Some(socket)) => Ok(Some(Self::over(Arc::clone(&self.server), socket))),
+            (UNDER_WAY, None) => Err(none_left()),
+            _ => Err(self.bad()),
         }
+    }
+
+    /// The descriptor by which a port is slept on.
+    pub fn event(&mut self, what: &'static str) -> Result<OwnedFd> {
+        self.send(&Call::Event.encode(false), &[])?;
+        let (_, given) = self.answer_with(what)?;
+        given.ok_or_else(none_left)
     }
 
     /// Whether the call that this connection is of has ended, which it waits for, or does not. How
@@ -164,12 +173,20 @@ impl Connection {
         Ok(Answer::read(&head))
     }
 
-    /// The head of the next answer, and the descriptor that comes with it, unless there was none
-    /// left for that.
-    pub fn answer_with(&mut self) -> std::result::Result<(Answer, Option<OwnedFd>), Ended> {
+    /// The head of the next answer, which is no error, and the descriptor that comes with it.
+    fn answer_with(&mut self, what: &'static str) -> Result<(Answer, Option<OwnedFd>)> {
+        let (answer, given) = self.receive_with().map_err(|ended| self.refused(ended))?;
+        match (answer.status, answer.bytes) {
+            (DONE, 0) => Ok((answer, given)),
+            (DONE, _) => Err(self.bad()),
+            _ => Err(self.error(&answer, what)),
+        }
+    }
+
+    fn receive_with(&mut self) -> std::result::Result<(Answer, Option<OwnedFd>), Ended> {
         self.stay_awake();
         let mut head = [0; HEAD_BYTES];
-        let (read, given) = match receive_with(&self.socket, &mut head, RecvFlags::empty()) {
+        let (read, given) = match receive_with(&self.socket, &mut head) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return Err(Ended::Closed),
             Ok(received) => received,
             Err(error) => return Err(Ended::Failed(error)),
@@ -209,7 +226,7 @@ impl Connection {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
-        if self.process != std::process::id() {
+        if !self.socket.is_own() {
             let why = "this port is of the process that has forked this one; attach once more here";
             return Err(Error::misuse("channels", why));
         }
@@ -217,27 +234,12 @@ impl Connection {
     }
 
     pub fn send(&mut self, head: &[u8], body: &[u8]) -> Result<()> {
-        self.send_with(head, body, None)
-    }
-
-    pub fn send_with(
-        &mut self,
-        head: &[u8],
-        body: &[u8],
-        given: Option<BorrowedFd<'_>>,
-    ) -> Result<()> {
         self.check()?;
         let mut sent = 0;
         while sent < head.len() + body.len() {
-            let flags = SendFlags::empty();
-            match send_some(&self.socket, (head, body), given, sent, flags) {
+            match send_some(&self.socket, (head, body), None, sent, SendFlags::empty()) {
                 Ok(more) => sent += more,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(self.refused(Ended::Closed)),
-                Err(error @ Errno::TOOMANYREFS) if sent == 0 => {
-                    let what = "handing a server of guests a descriptor: more of this user are \
-                                under way than a process may have open (`ulimit -n`)";
-                    return Err(TransportError::system(what, error).into());
-                }
                 Err(error) => return Err(self.refused(Ended::Failed(error))),
             }
         }
@@ -268,17 +270,20 @@ impl Connection {
         Ok(all)
     }
 
-    /// Reads so many bytes, for which there is room.
+    /// Reads so many bytes, for which there is room, and behind which nothing comes that was not
+    /// asked for.
     fn read_behind(&self, all: &mut Vec<u8>, bytes: usize) -> std::result::Result<(), Ended> {
         while all.len() < bytes {
-            let rest = bytes - all.len();
-            match receive_some(&self.socket, all, rest, RecvFlags::empty()) {
+            match receive_some(&self.socket, all, RecvFlags::empty()) {
                 Ok(0) | Err(Errno::CONNRESET) => return Err(Ended::Closed),
                 Ok(_) => {}
                 Err(error) => return Err(Ended::Failed(error)),
             }
         }
-        Ok(())
+        match all.len() == bytes {
+            true => Ok(()),
+            false => Err(Ended::Invalid),
+        }
     }
 
     fn read_into(&self, mut place: &mut [u8]) -> std::result::Result<(), Ended> {

@@ -12,13 +12,22 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use self::buffers::{Input, Output};
-pub use self::calls::Started;
 use self::calls::{Begun, Limit, Port, UnderWay};
+pub use self::calls::{Started, Starts};
 use super::Lifetime;
+use super::socket::Socket;
 use super::wire::{Answer, HEAD_BYTES, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{Buffer, Opening};
 use crate::threaded::{Channel, Threaded};
+
+/// Connections at a time. The process's descriptors may be fewer.
+pub const MOST_CONNECTIONS: usize = 1 << 16;
+
+/// Why nobody more is served.
+pub fn too_many() -> String {
+    format!("{MOST_CONNECTIONS} ports and calls are open, and no more may be")
+}
 
 /// Calls that are made, and reads, before it is another connection's turn.
 const TURN_CALLS: u32 = 64;
@@ -45,26 +54,43 @@ enum Stage {
     /// The channel's owner opens a port.
     Opening(Opening<Threaded>),
     Open(Port),
-    /// A call is under way that a port has started.
-    Started(UnderWay),
-    /// It has ended, which the guest is told: nothing is taken before it asks how.
-    Ended(UnderWay),
+    /// A call that a port has started.
+    Call(OfCall),
     /// The guest was refused, or told what it wanted to know.
     Told,
+}
+
+/// A call that a port has started, and what was said of its end.
+struct OfCall {
+    call: UnderWay,
+    /// Wakes the port.
+    port: Waker,
+    said: Said,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// Nothing: it is under way.
+    Nothing,
+    /// That it has ended: nothing is taken before the guest asks how.
+    Ended,
+    /// The guest has asked how.
+    Asked,
 }
 
 pub struct Connection {
     waker: Waker,
     stage: Stage,
     input: Input,
-    /// What has come with the call that is to be started.
-    given: Option<OwnedFd>,
+    /// The first call that has come is a start that has found no room, and is tried once more.
+    is_tried: bool,
     output: Output,
     /// The guest has closed its end, or is gone: what it has sent is still read.
     is_gone: bool,
     limit: Limit,
-    /// Closed last: whoever sees that finds what was under way taken back.
-    socket: OwnedFd,
+    /// None of a call whose guest is gone. Closed last: whoever sees that finds what was under way
+    /// taken back.
+    socket: Option<Socket>,
 }
 
 impl Connection {
@@ -92,37 +118,52 @@ impl Connection {
     /// A guest that hears of the end of a call.
     pub fn started(started: Started, waker: Waker) -> Self {
         let Started {
-            socket,
             call,
             limit,
+            port,
+            socket,
         } = started;
+        let said = Said::Nothing;
         Self {
             limit,
-            ..Self::new(socket, waker, Stage::Started(call))
+            ..Self::over(socket, waker, Stage::Call(OfCall { call, port, said }))
         }
     }
 
     fn new(socket: OwnedFd, waker: Waker, stage: Stage) -> Self {
+        Self::over(Socket::new(socket), waker, stage)
+    }
+
+    fn over(socket: Socket, waker: Waker, stage: Stage) -> Self {
         Self {
-            socket,
+            socket: Some(socket),
             waker,
             stage,
             input: Input::default(),
-            given: None,
+            is_tried: false,
             output: Output::default(),
             is_gone: false,
             limit: Limit::default(),
         }
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The kernel tells nothing of it any more: that of a call is closed, which goes on alone.
+    pub fn is_heard_no_longer(&mut self) {
+        if self.is_of_call() {
+            self.socket = None;
+        }
     }
 
     /// Nothing more is taken than what has come.
     pub fn shut(&self) {
-        // Where it is shut already nothing comes anyway.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Read);
+        if let Some(socket) = &self.socket {
+            // Where it is shut already nothing comes anyway.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+        }
     }
 
     /// When it is to be looked at, if nothing happens before.
@@ -136,7 +177,7 @@ impl Connection {
 
     /// Whether it is of one call, and no port.
     pub fn is_of_call(&self) -> bool {
-        matches!(self.stage, Stage::Started(_) | Stage::Ended(_))
+        matches!(self.stage, Stage::Call(_))
     }
 
     /// The guest's end is closed.
@@ -144,12 +185,16 @@ impl Connection {
         self.is_gone = true;
     }
 
-    /// Does what can be done now. What it starts goes to `started`.
-    pub fn advance(&mut self, started: &mut Vec<Started>) -> Waits {
+    /// Does what can be done now. What it starts goes to `starts`.
+    pub fn advance(&mut self, starts: &mut Starts) -> Waits {
         self.limit.is_looked_at = self.limit.is_over();
         let mut calls = 0;
         loop {
-            match self.output.flush(&self.socket) {
+            let flushed = match &self.socket {
+                Some(socket) => self.output.flush(socket),
+                None => Ok(true),
+            };
+            match flushed {
                 Ok(true) => {}
                 Ok(false) if !self.is_gone => return Waits::Output,
                 // Nobody reads it any more.
@@ -161,11 +206,11 @@ impl Connection {
             let next = match &mut self.stage {
                 Stage::Told => return Waits::End,
                 Stage::Opening(opening) => opening.look(&self.waker),
-                Stage::Open(_) => match self.serve(&mut calls, started) {
+                Stage::Open(_) => match self.serve(&mut calls, starts) {
                     None => continue,
                     Some(waits) => return waits,
                 },
-                Stage::Started(_) | Stage::Ended(_) => match self.attend() {
+                Stage::Call(_) => match self.attend() {
                     None => continue,
                     Some(waits) => return waits,
                 },
@@ -188,46 +233,33 @@ impl Connection {
 
     /// One step of a call that was started; what it waits for, where it can do no more.
     fn attend(&mut self) -> Option<Waits> {
-        let (call, has_ended) = match &mut self.stage {
-            Stage::Started(call) => (call, false),
-            Stage::Ended(call) => (call, true),
-            _ => return None,
+        let (Stage::Call(of), Some(socket)) = (&mut self.stage, &self.socket) else {
+            return Some(self.go_on_alone());
         };
         if self.is_gone {
-            // Nobody takes what it gives; but what was sent whole comes into the channel.
-            let goes_on = matches!(call, UnderWay::Send(_)) && !has_ended;
-            return Some(match goes_on && call.look(&self.waker).is_none() {
-                true => Waits::Alarm,
-                false => Waits::End,
-            });
+            return Some(self.go_on_alone());
         }
-        if !has_ended {
-            if !call.has_ended(&self.waker) {
-                // The call keeps its time by itself, which may be over a little later.
-                return Some(match self.limit.is_over() {
-                    true => Waits::Soon,
-                    false => Waits::Alarm,
-                });
+        match of.said {
+            Said::Nothing if of.call.has_ended(&self.waker) => {
+                of.said = Said::Ended;
+                of.port.wake_by_ref();
+                self.limit = Limit::default();
+                self.output.put(Answer::ready(), Buffer::default());
             }
-            self.limit = Limit::default();
-            self.output.put(Answer::ready(), Buffer::default());
-            if let Stage::Started(call) = std::mem::replace(&mut self.stage, Stage::Told) {
-                self.stage = Stage::Ended(call);
-            }
-            return None;
-        }
-        match rustix::net::recv(&self.socket, &mut [0], RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => return Some(Waits::Input),
-            Err(Errno::INTR) => {}
-            Ok((0, _)) | Err(_) => self.is_gone = true,
-            // Whatever byte it is: there is nothing else to ask for.
-            Ok(_) => {
-                let ended = call.look(&self.waker);
-                let (answer, body) = ended.unwrap_or_else(|| {
-                    let why = "a call has ended, and does not say how";
-                    let (answer, text) = Answer::of_error(&Error::server_failed("", why));
-                    (answer, text.into())
-                });
+            // The call keeps its time by itself, which may be over a little later.
+            Said::Nothing if self.limit.is_over() => return Some(Waits::Soon),
+            Said::Nothing => return Some(Waits::Alarm),
+            Said::Ended => match rustix::net::recv(socket, &mut [0], RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => return Some(Waits::Input),
+                Err(Errno::INTR) => {}
+                Ok((0, _)) | Err(_) => self.is_gone = true,
+                // Whatever byte it is: there is nothing else to ask for.
+                Ok(_) => of.said = Said::Asked,
+            },
+            Said::Asked => {
+                let Some((answer, body)) = of.call.look(&self.waker) else {
+                    return Some(Waits::Soon);
+                };
                 self.output.put(answer, body);
                 self.stage = Stage::Told;
             }
@@ -235,10 +267,24 @@ impl Connection {
         None
     }
 
+    /// Nobody takes what a call gives; but what was sent whole comes into the channel.
+    fn go_on_alone(&mut self) -> Waits {
+        let Stage::Call(of) = &mut self.stage else {
+            return Waits::End;
+        };
+        if matches!(of.call, UnderWay::Send(_)) && of.said == Said::Nothing {
+            if of.call.look(&self.waker).is_none() {
+                return Waits::Alarm;
+            }
+            of.port.wake_by_ref();
+        }
+        Waits::End
+    }
+
     /// One step of an open port; what it waits for, where it can do no more.
-    fn serve(&mut self, calls: &mut u32, started: &mut Vec<Started>) -> Option<Waits> {
-        let Stage::Open(port) = &mut self.stage else {
-            return None;
+    fn serve(&mut self, calls: &mut u32, starts: &mut Starts) -> Option<Waits> {
+        let (Stage::Open(port), Some(socket)) = (&mut self.stage, &self.socket) else {
+            return Some(Waits::End);
         };
         port.reap(&self.waker);
         if let Some(call) = &mut port.call {
@@ -274,7 +320,7 @@ impl Connection {
             *calls += 1;
             return match *calls > TURN_CALLS {
                 true => Some(Waits::Turn),
-                false => self.input.read(&self.socket, &mut self.given, self.is_gone),
+                false => self.input.read(socket, self.is_gone),
             };
         };
         if *calls >= TURN_CALLS {
@@ -282,22 +328,31 @@ impl Connection {
         }
         *calls += 1;
         let begun = match is_started {
-            true => port.start(call, body, self.given.take(), started),
+            true => match port.start(call, body, &self.waker, starts) {
+                // Calls that the guest has dropped before may still have the room.
+                Err(Error::WouldBlock) if !std::mem::replace(&mut self.is_tried, true) => {
+                    return Some(Waits::Turn);
+                }
+                begun => begun.unwrap_or_else(|error| Begun::failed(&error)),
+            },
             false => port.begin(call, body, &mut self.limit),
         };
+        self.is_tried = false;
         match begun {
             Begun::NoRoom => {
                 // What is under way takes the room, unless queues of this rank are full.
-                return Some(match port.sends.is_empty() {
-                    true => Waits::Soon,
-                    false => Waits::Alarm,
-                });
+                let has_ended = port.reap_all(&self.waker);
+                return match port.is_told_of_room() {
+                    _ if has_ended => None,
+                    true => Some(Waits::Alarm),
+                    false => Some(Waits::Soon),
+                };
             }
             Begun::Answer(answer, body) => self.output.put(answer, body),
             Begun::Unanswered => {}
             Begun::UnderWay(call) => port.call = Some(call),
-            Begun::Descriptor(given) => {
-                self.output.put(Answer::default(), Buffer::default());
+            Begun::Descriptor(value, given) => {
+                self.output.put(Answer::of_value(value), Buffer::default());
                 self.output.given = Some(given);
             }
         }

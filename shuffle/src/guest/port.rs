@@ -4,8 +4,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use trihop_transport::Error as TransportError;
 use trihop_transport::sync::sleep;
 use trihop_transport::topology::Rank;
 
@@ -287,19 +285,20 @@ impl Channel {
         Ok(answer.value)
     }
 
-    /// Starts a [`get`](Channel::get), and does not wait for its end, but for the server to begin
-    /// it.
+    /// Starts a [`get`](Channel::get), and does not wait for its end, but for the server, which
+    /// begins it behind all that the port has asked for before.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] where as many calls of the port wait as [may](ChannelLimits);
-    /// [`Error::System`] where descriptors run out; [`Error::ServerFailed`].
+    /// [`Error::System`] where descriptors run out; [`Error::ServerFailed`], also where the server
+    /// has none left.
     pub fn start_get(&mut self, timeout: Timeout) -> Result<Asked<Received>> {
         self.knows_messages("messages to be got")?;
         let take = Take::Get;
         self.start(&Call::Take { take, timeout }, GET)
     }
 
-    /// Starts a [`poll`](Channel::poll), and does not wait.
+    /// Starts a [`poll`](Channel::poll), as [`Channel::start_get`] does a get.
     ///
     /// # Errors
     /// As [`Channel::start_get`]; [`Error::Misuse`] for what channels of this kind do not know.
@@ -307,7 +306,8 @@ impl Channel {
         self.start(&Call::Poll { poll, timeout }, POLL)
     }
 
-    /// Starts a [`send`](Channel::send), and does not wait: it has ended when that would return.
+    /// Starts a [`send`](Channel::send), as [`Channel::start_get`] does a get: it has ended when
+    /// that would return.
     ///
     /// # Errors
     /// As that, and as [`Channel::start_get`], with nothing sent.
@@ -342,30 +342,15 @@ impl Channel {
     /// nothing, also by one that was started.
     ///
     /// # Errors
-    /// [`Error::System`] where descriptors run out, here or at the server; [`Error::WouldBlock`]
-    /// where as many calls of the port wait as may; [`Error::ServerFailed`].
+    /// Of the first call: [`Error::System`] where descriptors run out; [`Error::WouldBlock`] where
+    /// as many calls of the port wait as may; [`Error::ServerFailed`], also where the server has no
+    /// descriptors left.
     pub fn event(&mut self) -> Result<BorrowedFd<'_>> {
-        self.connection.check()?;
         let event = match self.event.take() {
             Some(event) => event,
-            None => self.make_event()?,
+            None => Event::over(self.connection.event(OTHER)?, self.connection.socket())?,
         };
         Ok(self.event.insert(event).fd())
-    }
-
-    fn make_event(&mut self) -> Result<Event> {
-        self.connection.send(&Call::Event.encode(false), &[])?;
-        let answer = self.connection.answer_with();
-        let (answer, said) = answer.map_err(|ended| self.connection.refused(ended))?;
-        match (answer.status, answer.bytes, said) {
-            (DONE, 0, Some(said)) => Event::over(said, self.connection.socket()),
-            (DONE, 0, None) => {
-                let what = "taking a descriptor of a channel's server (`ulimit -n`)";
-                Err(TransportError::system(what, Errno::MFILE).into())
-            }
-            (DONE, ..) => Err(self.connection.bad()),
-            _ => Err(self.connection.error(&answer, OTHER)),
-        }
     }
 
     /// Sends of this port that have failed after they had returned, and why the last of them has.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -35,6 +36,8 @@ struct Awaited {
 pub struct Watch {
     reactor: Arc<Reactor>,
     number: u64,
+    /// Whose reactor it is: a fork has a copy of the instance of epoll.
+    process: u32,
 }
 
 fn failed(error: Errno) -> TransportError {
@@ -79,9 +82,11 @@ impl Reactor {
             }
             for event in &events {
                 let waker = self.awaited().wakers.remove(&event.data.u64());
-                // With no lock held: it may do anything.
-                if let Some(waker) = waker {
-                    waker.wake();
+                // With no lock held: it may do anything, and others are woken by this thread, too.
+                if let Some(waker) = waker
+                    && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
+                {
+                    tracing::error!("what was to be woken by the answer of a server has panicked");
                 }
             }
         }
@@ -100,12 +105,17 @@ impl Watch {
         };
         let data = EventData::new_u64(number);
         epoll::add(&reactor.epoll, socket, data, EventFlags::ONESHOT).map_err(failed)?;
-        Ok(Self { reactor, number })
+        Ok(Self {
+            reactor,
+            number,
+            process: std::process::id(),
+        })
     }
 
     /// Has `waker` woken, once, when the socket is readable; at once where it is.
     pub fn wake(&self, socket: BorrowedFd<'_>, waker: &Waker) -> Result<()> {
-        let before = (self.reactor.awaited().wakers).insert(self.number, waker.clone());
+        let waker = waker.clone();
+        let before = self.reactor.awaited().wakers.insert(self.number, waker);
         drop(before); // with no lock held: it may own anything
         let (data, flags) = (EventData::new_u64(self.number), EventFlags::ONESHOT);
         let flags = flags | EventFlags::IN | EventFlags::RDHUP;
@@ -115,6 +125,9 @@ impl Watch {
 
     /// Nobody awaits it any more.
     pub fn end(&self, socket: BorrowedFd<'_>) {
+        if self.process != std::process::id() {
+            return;
+        }
         // It was added, so it is there.
         let _ = epoll::delete(&self.reactor.epoll, socket);
         let waker = self.reactor.awaited().wakers.remove(&self.number);

@@ -11,16 +11,13 @@ use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::park::{Backoff, Step};
 use trihop_transport::sync::thread::yield_now;
 
-use super::connection::{Connection, Started, Waits};
+use super::connection::{Connection, MOST_CONNECTIONS, Starts, Waits, too_many};
 use super::ready::{Ready, alarm};
 use super::socket::awake;
 use super::wire::{Hello, Make, Served};
 use crate::error::{Error, Result};
 use crate::face::channel::ChannelKind;
 use crate::threaded::{Channel, Channels};
-
-/// Connections at a time. The process's descriptors may be fewer.
-const MOST_CONNECTIONS: usize = 1 << 16;
 
 /// Guests that may come at the same time.
 const BACKLOG: u32 = 1024;
@@ -92,7 +89,10 @@ impl Channels {
             free: Vec::new(),
             turns: Vec::new(),
             soon: Vec::new(),
-            started: Vec::new(),
+            starts: Starts {
+                begun: Vec::new(),
+                left: 0,
+            },
             looked_at: Instant::now(),
             is_short: false,
         };
@@ -103,11 +103,6 @@ impl Channels {
             thread: Some(thread),
         })
     }
-}
-
-/// Why nobody more is served.
-fn too_many() -> String {
-    format!("{MOST_CONNECTIONS} ports and calls are open, and no more may be")
 }
 
 struct Server {
@@ -123,7 +118,7 @@ struct Server {
     /// Those that are to be looked at again in a short time.
     soon: Vec<usize>,
     /// Calls that were started just now.
-    started: Vec<Started>,
+    starts: Starts,
     /// When it looked for those whose time has come.
     looked_at: Instant,
     /// Descriptors have run out, which was said.
@@ -199,8 +194,9 @@ impl Server {
 
     /// Has a connection do what it can; what it waits for then.
     fn advance(&mut self, place: usize) -> Option<Waits> {
+        self.starts.left = MOST_CONNECTIONS.saturating_sub(self.places.len() - self.free.len());
         let (connection, before) = self.places.get_mut(place)?.as_mut()?;
-        let waits = connection.advance(&mut self.started);
+        let waits = connection.advance(&mut self.starts);
         let ends = EventFlags::RDHUP;
         let wanted = match waits {
             Waits::Input => EventFlags::IN | ends,
@@ -212,10 +208,12 @@ impl Server {
                 return Some(waits);
             }
         };
-        if wanted != *before {
+        if wanted != *before
+            && let Some(socket) = connection.socket()
+        {
             let had_none = before.is_empty();
             *before = wanted;
-            let (socket, data) = (connection.socket(), EventData::new_u64(place as u64));
+            let data = EventData::new_u64(place as u64);
             let told = match (had_none, wanted.is_empty()) {
                 (true, _) => epoll::add(&self.epoll, socket, data, wanted),
                 (_, true) => epoll::delete(&self.epoll, socket),
@@ -225,6 +223,9 @@ impl Server {
                 tracing::warn!(%error, "a guest cannot be heard, and is dropped");
                 self.forget(place);
                 return None;
+            }
+            if wanted.is_empty() {
+                connection.is_heard_no_longer();
             }
         }
         match waits {
@@ -237,13 +238,8 @@ impl Server {
 
     /// Gives calls that were started just now their places.
     fn place_started(&mut self) {
-        while let Some(started) = self.started.pop() {
+        while let Some(started) = self.starts.begun.pop() {
             let place = self.free_place();
-            if place >= MOST_CONNECTIONS {
-                self.free.push(place);
-                tracing::warn!("a call of a guest is dropped: {}", too_many());
-                continue;
-            }
             let waker = alarm(place, &self.ready);
             self.add(place, Connection::started(started, waker));
         }
@@ -254,11 +250,20 @@ impl Server {
     }
 
     fn forget(&mut self, place: usize) {
-        if let Some((connection, _)) = self.places[place].take() {
+        if let Some((connection, _)) = self.places[place].take()
+            && let Some(socket) = connection.socket()
+        {
             // Others may have the socket, too, whose events are not the next one's at this place.
-            let _ = epoll::delete(&self.epoll, connection.socket());
+            let _ = epoll::delete(&self.epoll, socket);
         }
-        self.free.push(place);
+        match place < MOST_CONNECTIONS {
+            true => self.free.push(place),
+            // Of those that were refused nothing is left.
+            false => {
+                let more = |places: &Vec<_>| places.len() > MOST_CONNECTIONS;
+                while more(&self.places) && self.places.pop_if(|last| last.is_none()).is_some() {}
+            }
+        }
     }
 
     /// Takes in guests that have come, so many at a time.
@@ -308,7 +313,9 @@ impl Server {
             },
             Err(why) if why.is_empty() => {
                 tracing::warn!("dropped what is no guest of any version");
-                self.free.push(place);
+                if place < self.places.len() {
+                    self.free.push(place);
+                }
                 return;
             }
             Err(why) => {

@@ -4,12 +4,49 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+    shutdown,
 };
 use trihop_transport::park::Awake;
+
+/// An end of a connection. Dropped by the process that has it, it is shut down: a copy of it, as a
+/// fork has, keeps nothing open.
+#[derive(Debug)]
+pub struct Socket {
+    end: OwnedFd,
+    process: u32,
+}
+
+impl Socket {
+    pub fn new(end: OwnedFd) -> Self {
+        let process = std::process::id();
+        Self { end, process }
+    }
+
+    /// Whether it is of this process, and not of the one that has forked this one.
+    pub fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // Where it is shut down already there is nothing to do.
+            let _ = shutdown(&self.end, Shutdown::Both);
+        }
+    }
+}
 
 /// How a guest and its server wait for each other before they sleep: they yield, as threads of
 /// ranks do that have a core. How many share the cores neither of them knows.
@@ -50,40 +87,27 @@ pub fn send_some(
     }
 }
 
-/// Reads some bytes behind those of `into`, `most` at most and within its capacity; how many, 0 at
-/// the end.
+/// Reads some bytes behind those of `into`, within its capacity; how many, 0 at the end.
 pub fn receive_some(
     socket: impl AsFd,
     into: &mut Vec<u8>,
-    most: usize,
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
-    let room = into.spare_capacity_mut();
-    let most = most.min(room.len());
-    let room = &mut room[..most];
-    let received = loop {
-        match recv(&socket, &mut *room, flags) {
+    loop {
+        match recv(&socket, spare_capacity(into), flags) {
             Err(Errno::INTR) => {}
-            received => break received?.0.0.len(),
+            received => return received.map(|(bytes, _)| bytes),
         }
-    };
-    // SAFETY: `recv` has written so many bytes to the beginning of what was spare.
-    unsafe { into.set_len(into.len() + received) };
-    Ok(received)
+    }
 }
 
-/// Reads some bytes; how many, 0 at the end, and the descriptor that has come with one of them. No
-/// more than one comes at once.
-pub fn receive_with(
-    socket: impl AsFd,
-    into: &mut [u8],
-    flags: RecvFlags,
-) -> Result<(usize, Option<OwnedFd>), Errno> {
+/// Reads some bytes; how many, 0 at the end, and the descriptor that has come with them.
+pub fn receive_with(socket: impl AsFd, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let parts = &mut [IoSliceMut::new(into)];
-        match recvmsg(&socket, parts, &mut with, flags | RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, parts, &mut with, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             received => break received?,
         }

@@ -197,7 +197,9 @@ macro_rules! started {
 }
 
 /// Starts a get, as `trihop_channel_get`, and does not wait: `trihop_asked_test` and
-/// `trihop_asked_wait` say when it is over, and `trihop_asked_received` gives the message.
+/// `trihop_asked_wait` say when it is over, and `trihop_asked_received` gives the message. A guest's
+/// waits for the server, which begins it behind all that the port has asked for before, and a test
+/// of one that is over for the answer, with the message.
 ///
 /// Fails with `TRIHOP_ERR_WOULD_BLOCK` where as many requests of the port wait as may.
 /// Threads: as `trihop_channel_t`.

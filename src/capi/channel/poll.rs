@@ -177,7 +177,7 @@ pub unsafe extern "C" fn trihop_channel_event(
         *place = match &channel.channel {
             Port::Threaded(port) => port.event()?.as_raw_fd(),
             Port::Inline(port) => port.event()?.as_raw_fd(),
-            Port::Guest(guest) => guest.port()?.event()?.as_raw_fd(),
+            Port::Guest(guest) => guest.event()?,
         };
         Ok(())
     };

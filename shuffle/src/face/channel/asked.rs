@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use trihop_transport::sync::Arc;
 
-use super::client::Answered;
+use super::client::{Answered, Client};
 use super::event::Signal;
 use super::port::Port;
 use super::taking::received;
@@ -82,6 +82,21 @@ impl<T, S: Seat> Asked<T, S> {
 
 #[expect(private_bounds, reason = "what answers are is the library's own")]
 impl<T: FromAnswer, S: Seat> Asked<T, S> {
+    /// Whether it has ended, so that a look at it finds how: nothing is taken, and where it is
+    /// dropped then it is taken back as before its end. Else `waker` is woken by who hears of that;
+    /// of an inline job by nobody.
+    pub(crate) fn has_ended(&mut self, waker: &Waker) -> bool {
+        let (port, id) = (Arc::clone(&self.port), self.id);
+        let find = |client: &mut Client| client.is_answered(port.number(), id).then_some(());
+        // What fails here fails then.
+        id == 0
+            || self.move_on().is_err()
+            || !matches!(
+                port.look_by(id, self.what, Some(waker), &mut self.is_heard, find),
+                Ok(None)
+            )
+    }
+
     pub(super) fn new(
         port: &Arc<Port<S>>,
         id: u64,
@@ -204,35 +219,6 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         Ok(signal)
     }
 
-    /// Whether it has ended, so that a look at it finds how: nothing is taken, and where it is
-    /// dropped then it is taken back as before its end. Else `waker` is woken by who hears of that.
-    pub(crate) fn has_ended(&mut self, waker: &Waker) -> bool {
-        let (port, id) = (Arc::clone(&self.port), self.id);
-        // What fails here fails then.
-        if id == 0 || self.move_on().is_err() {
-            return true;
-        }
-        let is_answered = || {
-            let mut client = port.channels().office.client();
-            let is_answered = client.is_answered(port.number(), id);
-            let before = match is_answered {
-                true => None,
-                false => client.wake(port.number(), id, waker),
-            };
-            drop(client);
-            drop(before); // with no lock held: it may own anything
-            is_answered
-        };
-        if is_answered() {
-            return true;
-        }
-        match port.hear_of_failure(id, self.what, waker) {
-            Ok(is_heard) => self.is_heard |= is_heard,
-            Err(_) => return true,
-        }
-        port.check_may_come(self.what).is_err()
-    }
-
     /// Does what brings it on, and tells the owner once its time is over; whether anything has
     /// moved.
     fn move_on(&mut self) -> Result<bool> {
@@ -292,17 +278,30 @@ impl<S: Seat> Port<S> {
         waker: Option<&Waker>,
         is_heard: &mut bool,
     ) -> Result<Option<Answered>> {
-        let channels = self.channels();
-        let mut client = channels.office.client();
-        let answered = client.take_answer(self.number(), id);
-        let before = match (&answered, waker) {
+        let take = |client: &mut Client| client.take_answer(self.number(), id);
+        self.look_by(id, what, waker, is_heard, take)
+    }
+
+    /// As [`Port::look_for`], for what `find` makes of an answer that is there.
+    fn look_by<R>(
+        &self,
+        id: u64,
+        what: &'static str,
+        waker: Option<&Waker>,
+        is_heard: &mut bool,
+        find: impl Fn(&mut Client) -> Option<R>,
+    ) -> Result<Option<R>> {
+        let office = &self.channels().office;
+        let mut client = office.client();
+        let found = find(&mut client);
+        let before = match (&found, waker) {
             (None, Some(waker)) => client.wake(self.number(), id, waker),
             _ => None,
         };
         drop(client);
         drop(before); // with no lock held: it may own anything
-        if answered.is_some() {
-            return Ok(answered);
+        if found.is_some() {
+            return Ok(found);
         }
         if let Some(waker) = waker {
             *is_heard |= self.hear_of_failure(id, what, waker)?;
@@ -310,9 +309,9 @@ impl<S: Seat> Port<S> {
         match self.check_may_come(what) {
             Ok(()) => Ok(None),
             // As of who waits. It may have been answered in between.
-            Err(closed) => match channels.office.client().take_answer(self.number(), id) {
+            Err(closed) => match find(&mut office.client()) {
                 None => Err(closed),
-                answered => Ok(answered),
+                found => Ok(found),
             },
         }
     }

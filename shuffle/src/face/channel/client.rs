@@ -337,20 +337,19 @@ impl Client {
 
     /// Has this woken when the request is answered; the waker before.
     pub fn wake(&mut self, number: u32, id: u64, waker: &Waker) -> Option<Waker> {
-        let mut all = self.port(number).pending.iter_mut();
-        match all
-            .find(|asked| asked.id == id)
-            .map(|asked| &mut asked.pending)
-        {
-            Some(Pending::Waits(before)) => before.replace(waker.clone()),
+        let all = &mut self.port(number).pending;
+        let at = all.binary_search_by_key(&id, |asked| asked.id).ok()?;
+        match &mut all[at].pending {
+            Pending::Waits(before) => before.replace(waker.clone()),
             _ => None,
         }
     }
 
     /// Whether the answer to a request is there to be taken.
     pub fn is_answered(&mut self, number: u32, id: u64) -> bool {
-        let mut all = self.port(number).pending.iter();
-        all.any(|asked| asked.id == id && matches!(asked.pending, Pending::Answered(_)))
+        let all = &self.port(number).pending;
+        let at = all.binary_search_by_key(&id, |asked| asked.id);
+        at.is_ok_and(|at| matches!(all[at].pending, Pending::Answered(_)))
     }
 
     /// Nobody waits for this request any more: what there is to tell the owner.

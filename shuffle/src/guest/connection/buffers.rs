@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::Waits;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::face::channel::Buffer;
-use crate::guest::socket::{receive_some, receive_with, send_some};
+use crate::guest::socket::{receive_some, send_some};
 use crate::guest::wire::{Answer, Call, HEAD_BYTES};
 
 /// Bytes that are read at once, at least.
@@ -92,24 +92,21 @@ impl Input {
     }
 
     /// Reads what has come; what is waited for, where nothing has.
-    pub fn read(
-        &mut self,
-        socket: &OwnedFd,
-        given: &mut Option<OwnedFd>,
-        is_gone: bool,
-    ) -> Option<Waits> {
+    pub fn read(&mut self, socket: impl AsFd, is_gone: bool) -> Option<Waits> {
         let missing = self.missing();
         self.bytes.drain(..self.used);
         self.used = 0;
-        let received = match missing < READ_BYTES {
-            true => self.read_calls(socket, given),
-            false => self.read_message(socket, missing),
-        };
-        match received {
-            Err(Errno::NOMEM) => {
-                tracing::warn!("no memory for the message of a guest, which is dropped");
-                self.end();
-            }
+        // Memory for what has come, and not for what is said to come.
+        let more = missing.clamp(READ_BYTES, READ_BYTES.max(self.bytes.len()));
+        if self.bytes.try_reserve(more).is_err() {
+            tracing::warn!(
+                bytes = more,
+                "no memory for the message of a guest, which is dropped"
+            );
+            self.end();
+            return None;
+        }
+        match receive_some(socket, &mut self.bytes, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN) if !is_gone => {
                 if self.bytes.is_empty() {
                     self.bytes = Vec::new();
@@ -125,30 +122,6 @@ impl Input {
             Ok(_) => {}
         }
         None
-    }
-
-    /// Reads some bytes of a long message alone.
-    fn read_message(&mut self, socket: &OwnedFd, missing: usize) -> Result<usize, Errno> {
-        // Memory for what has come, and not for what is said to come.
-        let more = missing.min(READ_BYTES.max(self.bytes.len()));
-        (self.bytes.try_reserve_exact(more)).map_err(|_| Errno::NOMEM)?;
-        receive_some(socket, &mut self.bytes, more, RecvFlags::DONTWAIT)
-    }
-
-    /// Reads what may be the beginning of calls, with which descriptors come.
-    fn read_calls(
-        &mut self,
-        socket: &OwnedFd,
-        given: &mut Option<OwnedFd>,
-    ) -> Result<usize, Errno> {
-        let mut read = [0; READ_BYTES];
-        let (bytes, received) = receive_with(socket, &mut read, RecvFlags::DONTWAIT)?;
-        self.bytes.try_reserve(bytes).map_err(|_| Errno::NOMEM)?;
-        self.bytes.extend_from_slice(&read[..bytes]);
-        if received.is_some() {
-            *given = received;
-        }
-        Ok(bytes)
     }
 }
 
@@ -173,14 +146,19 @@ impl Output {
     }
 
     /// Writes what there is to be written; whether that is all of it.
-    pub fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
+    pub fn flush(&mut self, socket: impl AsFd) -> Result<bool, Errno> {
         while self.is_there {
             let given = self.given.as_ref().map(AsFd::as_fd);
             let parts = (&self.head[..], &self.body[..]);
-            let sent = send_some(socket, parts, given, self.sent, SendFlags::DONTWAIT);
+            let sent = send_some(&socket, parts, given, self.sent, SendFlags::DONTWAIT);
             match sent {
                 Ok(more) => self.sent += more,
                 Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::TOOMANYREFS) if self.given.is_some() => {
+                    let why = "more descriptors of this user are under way between processes than \
+                               a process may have open (`ulimit -n`)";
+                    self.tell(Err(Error::server_failed("", why)));
+                }
                 Err(error) => return Err(error),
             }
             if self.sent == HEAD_BYTES + self.body.len() {

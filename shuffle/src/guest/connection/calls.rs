@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use trihop_transport::Error as TransportError;
 
-use super::Waits;
+use super::{Waits, too_many};
 use crate::error::{Error, Result};
 use crate::face::channel::{Asked, Buffer, Return, Taken, Timeout};
+use crate::guest::socket::{Socket, pair};
 use crate::guest::wire::{Answer, Call, OVER, TOO_LONG, UNDER_WAY};
 use crate::threaded::{Channel, Threaded};
 
@@ -21,7 +22,9 @@ pub struct Port {
     /// The channel is closed with this port.
     ends_with_guest: bool,
     /// Sends that nobody waits for, in their order.
-    pub sends: VecDeque<Asked<(), Threaded>>,
+    sends: VecDeque<Asked<(), Threaded>>,
+    /// Some of these end once their time is over, which they hear of when they are looked at.
+    are_timed: bool,
     pub call: Option<UnderWay>,
     failures: u64,
     last_failure: Option<Error>,
@@ -36,9 +39,19 @@ pub enum UnderWay {
 
 /// A call that was started: its end is told over a socket of its own.
 pub struct Started {
-    pub socket: OwnedFd,
     pub call: UnderWay,
     pub limit: Limit,
+    /// Wakes the port, whose window has room where it is a send that has ended.
+    pub port: Waker,
+    /// Closed last, as that of a connection.
+    pub socket: Socket,
+}
+
+/// Calls that are started.
+pub struct Starts {
+    pub begun: Vec<Started>,
+    /// How many more may be.
+    pub left: usize,
 }
 
 /// Until when the call may take that is under way, or waits for room.
@@ -56,8 +69,8 @@ pub enum Begun {
     /// It is done, or counted, and nothing is answered.
     Unanswered,
     UnderWay(UnderWay),
-    /// It is done, and this goes with the answer.
-    Descriptor(OwnedFd),
+    /// This goes with the answer, which has this value.
+    Descriptor(u64, OwnedFd),
     /// A send has found no room, and is to be tried again.
     NoRoom,
 }
@@ -95,6 +108,7 @@ impl Port {
             channel,
             ends_with_guest,
             sends: VecDeque::new(),
+            are_timed: false,
             call: None,
             failures: 0,
             last_failure: None,
@@ -115,6 +129,31 @@ impl Port {
                 self.last_failure = Some(error);
             }
         }
+    }
+
+    /// As [`Port::reap`], of all: of those too that have ended before one that has not. Whether any
+    /// has.
+    pub fn reap_all(&mut self, waker: &Waker) -> bool {
+        let mut context = Context::from_waker(waker);
+        let before = self.sends.len();
+        let (failures, last_failure) = (&mut self.failures, &mut self.last_failure);
+        self.sends.retain_mut(|send| {
+            let Polled::Ready(sent) = Pin::new(send).poll(&mut context) else {
+                return true;
+            };
+            if let Err(error) = sent {
+                *failures += 1;
+                *last_failure = Some(error);
+            }
+            false
+        });
+        self.sends.len() < before
+    }
+
+    /// Whether its waker is woken once there is room for one more send.
+    pub fn is_told_of_room(&mut self) -> bool {
+        self.are_timed &= !self.sends.is_empty();
+        !self.sends.is_empty() && !self.are_timed
     }
 
     /// Nobody waits for the call any more: a get or a poll is taken back, and a send goes on.
@@ -157,34 +196,39 @@ impl Port {
         }
     }
 
-    /// Begins a call whose end is told over a socket of its own, if it is under way: this answer
-    /// says whether it is.
+    /// Begins a call whose end is told over a socket of its own, where it is under way: that goes
+    /// with the answer.
     pub fn start(
         &mut self,
         call: Call,
         body: &[u8],
-        socket: Option<OwnedFd>,
-        started: &mut Vec<Started>,
-    ) -> Begun {
-        let Some(socket) = socket else {
-            let why = "it has no descriptor left for a call that is started: raise its `ulimit -n`";
-            return Begun::failed(&Error::server_failed("", why));
-        };
+        port: &Waker,
+        starts: &mut Starts,
+    ) -> Result<Begun> {
+        if starts.left == 0 {
+            return Err(Error::config("guests", too_many()));
+        }
+        let (ours, theirs) = pair().map_err(|error| {
+            let what = "a socket for a call that is started";
+            TransportError::system(what, error)
+        })?;
         let mut limit = Limit::default();
-        let is_under_way = match self.try_begin(call, body, &mut limit) {
-            Err(error) => return Begun::failed(&error),
-            Ok(Begun::NoRoom) => return Begun::failed(&Error::WouldBlock),
+        match self.try_begin(call, body, &mut limit) {
             Ok(Begun::UnderWay(call)) => {
-                started.push(Started {
-                    socket,
+                starts.left -= 1;
+                starts.begun.push(Started {
                     call,
                     limit,
+                    port: port.clone(),
+                    socket: Socket::new(ours),
                 });
-                UNDER_WAY
+                Ok(Begun::Descriptor(UNDER_WAY, theirs))
             }
-            Ok(_) => OVER,
-        };
-        Begun::Answer(Answer::of_value(is_under_way), Buffer::default())
+            // A start waits for no room.
+            Ok(Begun::NoRoom) | Err(Error::TimedOut(_)) => Err(Error::WouldBlock),
+            Ok(_) => Ok(Begun::Answer(Answer::of_value(OVER), Buffer::default())),
+            Err(error) => Err(error),
+        }
     }
 
     fn try_begin(&mut self, call: Call, body: &[u8], limit: &mut Limit) -> Result<Begun> {
@@ -210,7 +254,7 @@ impl Port {
                 let event = event.map_err(|error| {
                     TransportError::system("a descriptor of a channel for a guest", error)
                 });
-                Ok(Begun::Descriptor(event?))
+                Ok(Begun::Descriptor(0, event?))
             }
         }
     }
@@ -239,6 +283,7 @@ impl Port {
             return Ok(Begun::UnderWay(UnderWay::Send(asked)));
         }
         self.sends.push_back(asked);
+        self.are_timed |= matches!(timeout, Timeout::After(_));
         match when == Return::WhenBuffered && timeout == Timeout::Never {
             true => Ok(Begun::Unanswered),
             false => Ok(Begun::done()),
@@ -265,7 +310,7 @@ impl Begun {
         Self::Answer(Answer::default(), Buffer::default())
     }
 
-    fn failed(error: &Error) -> Self {
+    pub fn failed(error: &Error) -> Self {
         let (answer, text) = Answer::of_error(error);
         Self::Answer(answer, text.into())
     }

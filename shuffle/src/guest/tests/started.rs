@@ -4,8 +4,6 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::face::channel::tests::{block_on, is_readable};
-use crate::guest::socket::pair;
-use crate::guest::wire::HEAD_BYTES;
 
 const SOON: Timeout = Timeout::After(Duration::from_millis(5));
 
@@ -130,9 +128,6 @@ fn a_port_has_as_many_under_way_as_its_window() {
             // Taken back, they make room at once.
             drop(all);
             drop(mine.start_get(Timeout::Never).unwrap());
-            until("those that were taken back are gone", || {
-                mine.poll(Poll::Size, Timeout::Never).is_ok()
-            });
         }
         // As a port of the rank itself: some are in the channel, and the others wait for room.
         let of_rank = channels.create(limits(1, 5)).unwrap();
@@ -148,7 +143,10 @@ fn a_port_has_as_many_under_way_as_its_window() {
                 Err(error) => break error,
             }
         };
-        assert_eq!((sent.len(), refused), (by_rank.len(), Error::WouldBlock));
+        // Which may have heard of the one that is in the channel, or not.
+        let as_many = by_rank.len()..=by_rank.len() + 1;
+        assert!(as_many.contains(&sent.len()), "{} sends", sent.len());
+        assert_eq!(refused, Error::WouldBlock);
         for asked in sent {
             mine.get(Timeout::Never).unwrap();
             asked.wait().unwrap();
@@ -241,12 +239,13 @@ fn who_sleeps_hears_that_the_server_has_ended() {
         slept_on.wait().map(drop),
         awaits.join().unwrap().map(drop),
         mine.start_get(Timeout::Never).map(drop),
-        mine.event().map(drop),
     ];
     for outcome in outcomes {
         let has_failed = matches!(outcome, Err(Error::ServerFailed { .. }));
         assert!(has_failed, "{outcome:?}");
     }
+    // Whoever has it in a loop takes it out of that.
+    assert!(is_readable(mine.event().unwrap(), true));
     channels.shutdown().unwrap();
     job.shutdown().unwrap();
 }
@@ -284,17 +283,6 @@ fn calls_that_are_started_leave_nothing() {
 fn a_start_that_is_none_is_refused_and_others_go_on() {
     served(|guest, _| {
         let mut mine = guest.create(limits(10, 64), Lifetime::Guest).unwrap();
-        let get = Call::Take {
-            take: Take::Get,
-            timeout: Timeout::Never,
-        };
-        // Nothing has come to tell the end over, as where a server has no descriptor left.
-        let mut bare = guest.attach(&mine.descriptor()).unwrap();
-        bare.connection.send(&get.encode(true), &[]).unwrap();
-        let refused = bare.connection.answer(None).ok().unwrap();
-        let refused = bare.connection.error(&refused, "a get");
-        assert!(refused.to_string().contains("ulimit -n"), "{refused}");
-        assert_eq!(bare.poll(Poll::Size, Timeout::Never), Ok(0));
         // What cannot be started.
         let mut head = Call::Close.encode(true);
         for is_started in [1u32, 2] {
@@ -305,19 +293,17 @@ fn a_start_that_is_none_is_refused_and_others_go_on() {
             let has_failed = matches!(outcome, Err(Error::ServerFailed { .. }));
             assert!(has_failed, "{outcome:?}");
         }
-        // Descriptors that nothing asks for, and one that is no socket.
-        let file = std::fs::File::open("/proc/self/status").unwrap();
-        let (ours, theirs) = pair().unwrap();
-        let heads = [
-            (Call::Failures.encode(false), theirs.as_fd()),
-            (get.encode(true), file.as_fd()),
-        ];
-        let mut odd = guest.attach(&mine.descriptor()).unwrap();
-        for (head, given) in heads {
-            odd.connection.send_with(&head, &[], Some(given)).unwrap();
-            assert_eq!(odd.connection.answer(None).ok().unwrap().status, 0);
+        // Who has started calls and asks no more, in the middle of the answer too.
+        let get = Call::Take {
+            take: Take::Get,
+            timeout: Timeout::Never,
+        };
+        for _ in 0..20 {
+            let mut gone = guest.attach(&mine.descriptor()).unwrap();
+            gone.connection.send(&get.encode(true), &[]).unwrap();
+            gone.connection.send(&get.encode(true), &[]).unwrap();
+            drop(gone);
         }
-        drop(theirs);
         // A guest that ends in the middle of what is to be started.
         let send = Call::Send {
             kind: 0,
@@ -325,21 +311,92 @@ fn a_start_that_is_none_is_refused_and_others_go_on() {
             timeout: Timeout::Never,
             bytes: 100_000,
         };
-        let (kept, theirs) = pair().unwrap();
         let mut cut = guest.attach(&mine.descriptor()).unwrap();
-        let head = send.encode(true);
-        let given = Some(theirs.as_fd());
         cut.connection
-            .send_with(&head, &[1; 50_000], given)
+            .send(&send.encode(true), &[1; 50_000])
             .unwrap();
-        drop((cut, theirs));
-        // Its end is closed, and nothing was told over it.
-        let read = rustix::io::read(&kept, &mut [0; HEAD_BYTES]);
-        assert_eq!(read, Ok(0));
-        drop(ours);
+        drop(cut);
         mine.send(1, b"on", Return::WhenDeposited, Timeout::Never)
             .unwrap();
         assert_eq!(mine.get(Timeout::Never).unwrap().bytes, b"on");
+    });
+}
+
+/// As a fork has, or whoever gives the descriptor to another library.
+#[test]
+fn copies_of_descriptors_keep_no_call_under_way() {
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();
+        let rank = channels.attach(&mine.descriptor()).unwrap();
+        for number in 0..20 {
+            let mut got = mine.start_get(Timeout::Never).unwrap();
+            let copy = got.event().unwrap().try_clone_to_owned().unwrap();
+            if number % 2 == 0 {
+                rank.send(number, b"x", Return::WhenDeposited, Timeout::Never)
+                    .unwrap();
+                assert!(is_readable(copy.as_fd(), true));
+            }
+            drop(got);
+            assert!(is_readable(copy.as_fd(), true));
+            if number % 2 == 1 {
+                rank.send(number, b"x", Return::WhenDeposited, Timeout::Never)
+                    .unwrap();
+            }
+            assert_eq!(rank.get(Timeout::Never).unwrap().kind, number);
+        }
+    });
+}
+
+#[test]
+fn a_send_finds_the_room_that_another_one_has_left() {
+    served(|guest, _| {
+        let mut mine = guest.create(limits(1, 2), Lifetime::Guest).unwrap();
+        let mut other = guest.attach(&mine.descriptor()).unwrap();
+        let (deposited, buffered) = (Return::WhenDeposited, Return::WhenBuffered);
+        mine.send(0, b"", deposited, Timeout::Never).unwrap();
+        mine.send(1, b"", buffered, Timeout::Never).unwrap();
+        let late = mine.start_send(2, b"", deposited, SOON).unwrap();
+        mine.send(3, b"", buffered, Timeout::Never).unwrap();
+        assert!(matches!(late.wait(), Err(Error::TimedOut(_))));
+        // Behind the send that has waited for the room.
+        assert_eq!(mine.get(Timeout::Never).unwrap().kind, 0);
+        // The same, of one that nobody has started.
+        mine.send(4, b"", buffered, SOON).unwrap();
+        mine.send(5, b"", buffered, Timeout::Never).unwrap();
+        assert_eq!(mine.poll(Poll::Size, Timeout::Never), Ok(1));
+        let kinds = [(); 3].map(|()| other.get(Timeout::Never).unwrap().kind);
+        assert_eq!((kinds[0], kinds[2]), (1, 5));
+    });
+}
+
+#[test]
+fn a_waker_that_panics_ends_nothing_of_others() {
+    struct Panics(std::sync::mpsc::Sender<()>);
+
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            let _ = self.0.send(());
+            panic!("as it should");
+        }
+    }
+
+    served(|guest, channels| {
+        let mut mine = guest.create(limits(10, 64), Lifetime::Server).unwrap();
+        let rank = channels.attach(&mine.descriptor()).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut bad = mine.start_get(Timeout::Never).unwrap();
+        let waker = std::sync::Arc::new(Panics(tell)).into();
+        let context = &mut std::task::Context::from_waker(&waker);
+        assert!(Future::poll(std::pin::Pin::new(&mut bad), context).is_pending());
+        let good = mine.start_get(Timeout::Never).unwrap();
+        let awaits = thread::spawn(move || block_on(good));
+        for number in 0..2 {
+            rank.send(number, b"", Return::WhenDeposited, Timeout::Never)
+                .unwrap();
+        }
+        told.recv().unwrap();
+        assert_eq!(awaits.join().unwrap().unwrap().kind, 1);
+        assert_eq!(bad.wait().unwrap().kind, 0);
     });
 }
 
