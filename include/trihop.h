@@ -1666,8 +1666,9 @@ trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
                                        const void *item);
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
-// cheaper than one call for each. How many were taken goes to `sent`, which may be null: `count`
-// unless the call fails. Otherwise as `trihop_stream_push`.
+// cheaper than one call for each, above all where several threads push at once. How many were
+// taken goes to `sent`, which may be null: `count` unless the call fails. Otherwise as
+// `trihop_stream_push`.
 //
 // Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 // Threads: any.

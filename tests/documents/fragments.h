@@ -77,6 +77,9 @@ struct hits {
 
 void begin(void *context, const trihop_stream_t *stream);
 void compute(int what);
+uint32_t owner_of(uint32_t update);
+uint64_t update(uint32_t number);
+extern uint32_t updates;
 void contribute(void *context, const trihop_stream_t *stream);
 void send_what_it_has(const trihop_stream_t *stream, size_t object);
 void use(const void *item, uint32_t source);

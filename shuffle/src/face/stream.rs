@@ -304,9 +304,10 @@ impl<T: Item, S: Seat> Stream<T, S> {
         try_push_on(&self.handle, target, &item)
     }
 
-    /// Sends many items, with the engine's state looked up once per few hundred of them. The engine
-    /// is in use while `items` are asked for: they come from a collection or a computation, and may
-    /// neither call the job nor wait nor panic.
+    /// Sends many items, with the engine's state looked up once per few hundred of them: where
+    /// several threads push to a stream at once, each extends it by that many. The engine is in use
+    /// while `items` are asked for: they come from a collection or a computation, and may neither
+    /// call the job nor wait nor panic.
     ///
     /// # Errors
     /// As [`Stream::push`]; items before the failing one are sent.
