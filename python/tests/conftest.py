@@ -11,6 +11,22 @@ import pytest
 PYTHON = pathlib.Path(__file__).resolve().parent.parent
 #: Ranks and nodes of the jobs that most tests run.
 SHAPES = [(1, 1), (2, 1), (4, 2)]
+#: Of a program: tasks of `asyncio` that send, and that take until their channel is closed.
+TASKS = """
+EACH = 40
+
+async def take(port, got):
+    while True:
+        try:
+            got.append(await port.start_get())
+        except trihop.Closed:
+            return
+
+async def send(port, kind):
+    for number in range(EACH):
+        await port.start_send(number.to_bytes(4, "little") * 300, kind, when="received")
+"""
+
 #: Of a program: the package, and what says that a call raises.
 RAISED = """
 import trihop

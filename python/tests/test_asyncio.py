@@ -1,5 +1,7 @@
 """Calls on channels that are started: awaited, tested, slept on; semaphores and barriers."""
 
+from conftest import TASKS
+
 SHARED = """
 import asyncio
 import selectors
@@ -14,20 +16,8 @@ def shared(job, channels, make):
 def test_tasks_get_what_others_send(program, shape):
     program(
         SHARED
+        + TASKS
         + """
-EACH = 40
-
-async def take(port, got):
-    while True:
-        try:
-            got.append(await port.start_get())
-        except trihop.Closed:
-            return
-
-async def send(port, rank):
-    for number in range(EACH):
-        await port.start_send(number.to_bytes(4, "little") * 300, rank, when="received")
-
 async def main(job, port, got):
     takers = [asyncio.ensure_future(take(port, got)) for _ in range(5)]
     ticks = 0

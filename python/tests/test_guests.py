@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import RAISED
+from conftest import RAISED, TASKS
 
 
 @pytest.fixture
@@ -128,38 +128,28 @@ raised(trihop.Closed, lambda: other.send(b"late"))
 def test_guests_await(tmp_path, server):
     guest(
         tmp_path,
-        """
+        TASKS
+        + """
 import asyncio
-
-async def take(port, got):
-    while True:
-        try:
-            got.append(await port.start_get())
-        except trihop.Closed:
-            return
-
-async def send(port, count):
-    for number in range(count):
-        await port.start_send(number.to_bytes(4, "little") * 300, when="received")
 
 async def main():
     guest = trihop.Guest()
     port = guest.create(messages=7)
     got = []
     takers = [asyncio.ensure_future(take(port, got)) for _ in range(5)]
-    await asyncio.gather(send(port, 40), send(guest.attach(port.descriptor), 40))
+    await asyncio.gather(send(port, 0), send(guest.attach(port.descriptor), 0))
     # Who is cancelled has taken nothing.
     for taker in takers:
         taker.cancel()
     await asyncio.gather(*takers, return_exceptions=True)
-    assert len(got) == 80 and all(len(data) == 1200 for _, _, data in got)
+    assert len(got) == 2 * EACH and all(len(data) == 1200 for _, _, data in got)
     for _ in range(20):
         taken = asyncio.ensure_future(take(port, got))
         await asyncio.sleep(0)
         await port.start_send(b"kept")
         taken.cancel()
         await asyncio.gather(taken, return_exceptions=True)
-        if not (len(got) == 81 and got.pop()):
+        if not (len(got) == 2 * EACH + 1 and got.pop()):
             assert (await port.start_get(timeout=60.0))[2] == b"kept"
     try:
         await port.start_get(timeout=0.01)
