@@ -246,9 +246,7 @@ impl Connection {
                 self.limit = Limit::default();
                 self.output.put(Answer::ready(), Buffer::default());
             }
-            // The call keeps its time by itself, which may be over a little later.
-            Said::Nothing if self.limit.is_over() => return Some(Waits::Soon),
-            Said::Nothing => return Some(Waits::Alarm),
+            Said::Nothing => return Some(self.limit.waits()),
             Said::Ended => match rustix::net::recv(socket, &mut [0], RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => return Some(Waits::Input),
                 Err(Errno::INTR) => {}
@@ -274,7 +272,7 @@ impl Connection {
         };
         if matches!(of.call, UnderWay::Send(_)) && of.said == Said::Nothing {
             if of.call.look(&self.waker).is_none() {
-                return Waits::Alarm;
+                return self.limit.waits();
             }
             of.port.wake_by_ref();
         }
@@ -294,11 +292,7 @@ impl Connection {
                 return None;
             }
             let Some((answer, body)) = call.look(&self.waker) else {
-                // The call keeps its time by itself, which may be over a little later.
-                return Some(match self.limit.is_over() {
-                    true => Waits::Soon,
-                    false => Waits::Alarm,
-                });
+                return Some(self.limit.waits());
             };
             port.call = None;
             self.limit = Limit::default();

@@ -93,6 +93,14 @@ impl Reactor {
     }
 }
 
+/// How many sockets are awaited.
+#[cfg(test)]
+pub fn awaited() -> usize {
+    let of_process = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let reactor = of_process.as_ref().map(|(_, reactor)| reactor.awaited());
+    reactor.map_or(0, |awaited| awaited.wakers.len())
+}
+
 impl Watch {
     /// # Errors
     /// When descriptors or threads run out.

@@ -12,11 +12,11 @@ use trihop_transport::bootstrap::{Custom, Launcher};
 use super::port::Channel as Port;
 use super::wire::Call;
 use super::*;
-use crate::channel::{Poll, Return, Timeout};
+use crate::channel::{Descriptor, Poll, Return, Timeout};
 use crate::conformance::ranks::ranks;
 use crate::face::channel::Take;
-use crate::threaded::{Channels, Job};
-use crate::{ChannelLimits, Error, Options, Rank};
+use crate::threaded::{self, Channels, Job};
+use crate::{ChannelLimits, Error, Options, Rank, Result};
 
 mod started;
 
@@ -481,22 +481,40 @@ fn a_job_that_has_ended_is_said_to_its_guests() {
     job.shutdown().unwrap();
 }
 
-/// Rank 0 serves; the channel is of the last rank.
-fn of_another_rank(node: fn(u32) -> u32) {
-    let name: &'static str = name().leak();
-    let program = move |_, bootstrap: Custom| {
+/// Runs a program on three ranks, each with a channel of its own; it gets that, and the name of the
+/// last rank's.
+fn on_ranks(
+    node: fn(u32) -> u32,
+    limits: ChannelLimits,
+    program: fn(&Job, &Channels, &threaded::Channel, Descriptor) -> Result<()>,
+) {
+    let run = move |_, bootstrap: Custom| {
         let options = Options {
             loopback: true,
             ..Options::default()
         };
         let job = Job::start_with(options, Box::new(bootstrap))?;
         let channels = job.channels("served").open()?;
-        let mine = channels.create(limits(4, 3))?;
+        let mine = channels.create(limits)?;
         let all = job.allgather(&mine.descriptor().to_bytes())?;
+        let last = Descriptor::from_bytes(&all[job.size() as usize - 1])?;
+        program(&job, &channels, &mine, last)?;
+        job.barrier()?;
+        drop(mine);
+        channels.shutdown()?;
+        job.shutdown()
+    };
+    for (_, outcome) in ranks(3, node, run) {
+        outcome.unwrap();
+    }
+}
+
+/// Rank 0 serves; the channel is of the last rank.
+fn of_another_rank(node: fn(u32) -> u32) {
+    on_ranks(node, limits(4, 3), |job, channels, mine, far| {
         if job.rank().0 == 0 {
-            let guests = channels.serve_guests(name)?;
-            let far = crate::channel::Descriptor::from_bytes(&all[job.size() as usize - 1])?;
-            let guest = Guest::of(name, WAIT)?;
+            let guests = channels.serve_guests(&name())?;
+            let guest = Guest::of(guests.name(), WAIT)?;
             let mut near = guest.create(limits(4, 3), Lifetime::Guest)?;
             let mut port = guest.attach(&far)?;
             assert_eq!(port.limits(), limits(4, 3));
@@ -521,7 +539,7 @@ fn of_another_rank(node: fn(u32) -> u32) {
             drop((near, guests));
         } else if job.rank().0 == job.size() - 1 {
             let back = mine.get(Timeout::Never)?;
-            let back = channels.attach(&crate::channel::Descriptor::from_bytes(&back.bytes)?)?;
+            let back = channels.attach(&Descriptor::from_bytes(&back.bytes)?)?;
             for number in 0..2_000 {
                 let got = mine.get(Timeout::Never)?;
                 assert_eq!(
@@ -531,15 +549,8 @@ fn of_another_rank(node: fn(u32) -> u32) {
                 back.send(number, &got.bytes, Return::WhenBuffered, Timeout::Never)?;
             }
         }
-        job.barrier()?;
-        drop(mine);
-        channels.shutdown()?;
-        job.shutdown()
-    };
-    let all = ranks(3, node, program);
-    for outcome in all {
-        outcome.1.unwrap();
-    }
+        Ok(())
+    });
 }
 
 #[test]

@@ -26,8 +26,21 @@ pub struct Port {
     /// Some of these end once their time is over, which they hear of when they are looked at.
     are_timed: bool,
     pub call: Option<UnderWay>,
-    failures: u64,
-    last_failure: Option<Error>,
+    failures: Failures,
+}
+
+/// Sends that have failed after they had returned.
+#[derive(Default)]
+struct Failures {
+    count: u64,
+    last: Option<Error>,
+}
+
+impl Failures {
+    fn note(&mut self, error: Error) {
+        self.count += 1;
+        self.last = Some(error);
+    }
 }
 
 /// A call whose end the guest is to hear of.
@@ -94,6 +107,15 @@ impl Limit {
     pub fn is_over(&self) -> bool {
         self.at.is_some_and(|at| Instant::now() >= at)
     }
+
+    /// What a call that is under way waits for. It keeps its time by itself, which may be over a
+    /// little later than this one.
+    pub fn waits(&self) -> Waits {
+        match self.is_over() {
+            true => Waits::Soon,
+            false => Waits::Alarm,
+        }
+    }
 }
 
 impl Drop for Port {
@@ -110,8 +132,7 @@ impl Port {
             sends: VecDeque::new(),
             are_timed: false,
             call: None,
-            failures: 0,
-            last_failure: None,
+            failures: Failures::default(),
         }
     }
 
@@ -125,8 +146,7 @@ impl Port {
             };
             self.sends.pop_front();
             if let Err(error) = sent {
-                self.failures += 1;
-                self.last_failure = Some(error);
+                self.failures.note(error);
             }
         }
     }
@@ -136,14 +156,12 @@ impl Port {
     pub fn reap_all(&mut self, waker: &Waker) -> bool {
         let mut context = Context::from_waker(waker);
         let before = self.sends.len();
-        let (failures, last_failure) = (&mut self.failures, &mut self.last_failure);
         self.sends.retain_mut(|send| {
             let Polled::Ready(sent) = Pin::new(send).poll(&mut context) else {
                 return true;
             };
             if let Err(error) = sent {
-                *failures += 1;
-                *last_failure = Some(error);
+                self.failures.note(error);
             }
             false
         });
@@ -189,8 +207,7 @@ impl Port {
             Ok(begun) => begun,
             Err(error) if call.is_answered() => Begun::failed(&error),
             Err(error) => {
-                self.failures += 1;
-                self.last_failure = Some(error);
+                self.failures.note(error);
                 Begun::Unanswered
             }
         }
@@ -292,13 +309,13 @@ impl Port {
 
     /// How many sends have failed, and the error of the last of them.
     fn said_failures(&self) -> Begun {
-        let last = self.last_failure.as_ref().map(|error| {
+        let last = self.failures.last.as_ref().map(|error| {
             let (answer, text) = Answer::of_error(error);
             [&answer.encode()[..], &text].concat()
         });
         let body = Buffer::from(last.unwrap_or_default());
         let answer = Answer {
-            value: self.failures,
+            value: self.failures.count,
             ..Answer::of_bytes(&body)
         };
         Begun::Answer(answer, body)

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::face::channel::tests::{block_on, is_readable};
+use crate::guest::reactor::awaited;
 
 const SOON: Timeout = Timeout::After(Duration::from_millis(5));
 
@@ -276,6 +277,7 @@ fn calls_that_are_started_leave_nothing() {
         until("descriptors are given back", || {
             descriptors() < before + 200
         });
+        until("nobody is awaited any more", || awaited() < 20);
     });
 }
 
@@ -365,7 +367,7 @@ fn a_send_finds_the_room_that_another_one_has_left() {
         mine.send(5, b"", buffered, Timeout::Never).unwrap();
         assert_eq!(mine.poll(Poll::Size, Timeout::Never), Ok(1));
         let kinds = [(); 3].map(|()| other.get(Timeout::Never).unwrap().kind);
-        assert_eq!((kinds[0], kinds[2]), (1, 5));
+        assert_eq!(kinds, [1, 3, 5]);
     });
 }
 
@@ -402,40 +404,30 @@ fn a_waker_that_panics_ends_nothing_of_others() {
 
 #[test]
 fn started_calls_reach_channels_of_other_ranks() {
-    let name: &'static str = name().leak();
-    let program = move |_, bootstrap: Custom| {
-        let options = Options {
-            loopback: true,
-            ..Options::default()
-        };
-        let job = Job::start_with(options, Box::new(bootstrap))?;
-        let channels = job.channels("served").open()?;
-        let mine = channels.create(limits(4, 64))?;
-        let all = job.allgather(&mine.descriptor().to_bytes())?;
-        if job.rank().0 == 0 {
-            let guests = channels.serve_guests(name)?;
-            let far = crate::channel::Descriptor::from_bytes(&all[job.size() as usize - 1])?;
-            let mut port = Guest::of(name, WAIT)?.attach(&far)?;
+    on_ranks(
+        |rank| rank / 2,
+        limits(4, 64),
+        |job, channels, _, far| {
+            if job.rank().0 != 0 {
+                return Ok(());
+            }
+            let guests = channels.serve_guests(&name())?;
+            let mut port = Guest::of(guests.name(), WAIT)?.attach(&far)?;
             for number in 0..100 {
                 let mut got = port.start_get(Timeout::Never)?;
                 let dropped = port.start_get(Timeout::Never)?;
                 assert!(number > 0 || !is_readable(port.event()?, false));
-                let sent = port.start_send(number, &[3; 2_000], Return::WhenReceived, SOON);
+                let (when, in_time) = (Return::WhenReceived, Timeout::After(WAIT));
+                let sent = port.start_send(number, &[3; 2_000], when, in_time)?;
                 match number % 2 {
                     0 => assert_eq!(block_on(&mut got)?.kind, number),
                     _ => assert_eq!(got.wait_mut()?.kind, number),
                 }
-                assert_eq!(sent?.wait(), Ok(()));
+                assert_eq!(sent.wait(), Ok(()));
                 drop(dropped);
             }
             drop((port, guests));
-        }
-        job.barrier()?;
-        drop(mine);
-        channels.shutdown()?;
-        job.shutdown()
-    };
-    for outcome in ranks(3, |rank| rank / 2, program) {
-        outcome.1.unwrap();
-    }
+            Ok(())
+        },
+    );
 }
