@@ -279,6 +279,8 @@ enum trihop_poll_t
   // Of a barrier: until all of its parties but one wait in it; how many wait.
   // `TRIHOP_ERR_BROKEN` where it is broken.
   TRIHOP_POLL_ONE_MISSING = 18,
+  // How many gets, peeks and pops wait, at once.
+  TRIHOP_POLL_RECEIVERS = 19,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -2464,6 +2466,34 @@ trihop_status_t trihop_channel_send(const struct trihop_channel_t *channel,
                                     int32_t when,
                                     int64_t timeout_ns);
 
+// Memory for a message of `length` bytes that is to be sent by this port: `message` is filled,
+// with zeros where the call fails. The program writes to its `bytes`, and gives it away by
+// `trihop_channel_send_buffer`, or back by `trihop_received_free`. Of a long one, for an owner on
+// this node, it is memory that the ranks of the node share, as long as there is some: then the
+// message is not copied at all. What is in it at first means nothing. Of a guest it is its own.
+//
+// Fails with `TRIHOP_ERR_TOO_LARGE` above what a message of the channel may have,
+// `TRIHOP_ERR_MISUSE` where it has no messages, and `TRIHOP_ERR_NO_MEMORY`.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_buffer(const struct trihop_channel_t *channel,
+                                      size_t length,
+                                      struct trihop_received_t *message);
+
+// As `trihop_channel_send`, of a message whose memory is given away: one of
+// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing of
+// it is copied where it is in shared memory, and on the owner's rank in any case; for another node
+// it is sent as all others.
+//
+// `message` has no bytes once its memory is given away, and has them still where the call fails
+// with nothing sent; give it back by `trihop_received_free` then. The owner may refuse what has
+// left, as for want of room when it is tried once: then it is gone with the call.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_send_buffer(const struct trihop_channel_t *channel,
+                                           uint32_t kind,
+                                           struct trihop_received_t *message,
+                                           int32_t when,
+                                           int64_t timeout_ns);
+
 // Takes the first message out of the channel, and waits for one as long as `timeout_ns` says (see
 // `trihop_channel_send`). `received` is filled, with zeros where the call fails; give its memory
 // back by `trihop_received_free`.
@@ -2616,6 +2646,18 @@ trihop_status_t trihop_channel_start_send(const struct trihop_channel_t *channel
                                           int32_t when,
                                           int64_t timeout_ns,
                                           struct trihop_asked_t **asked);
+
+// Starts a send of a message whose memory is given away, as `trihop_channel_send_buffer`, and does
+// not wait: it is over when that would return.
+//
+// Fails as `trihop_channel_start_send`: `message` has its bytes then.
+// Threads: as `trihop_channel_t`.
+trihop_status_t trihop_channel_start_send_buffer(const struct trihop_channel_t *channel,
+                                                 uint32_t kind,
+                                                 struct trihop_received_t *message,
+                                                 int32_t when,
+                                                 int64_t timeout_ns,
+                                                 struct trihop_asked_t **asked);
 
 // Makes one round of progress, and stores 1 where the request is over, else 0. Where it is over
 // the status is that of the call that waits: `TRIHOP_ERR_TIMED_OUT`, `TRIHOP_ERR_CLOSED` and its

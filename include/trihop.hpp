@@ -1467,7 +1467,7 @@ enum class Return : std::int32_t {
     WhenReceived = TRIHOP_WHEN_RECEIVED
 };
 
-/* A message that was got from a channel, with its memory. */
+/* A message that was got from a channel, with its memory, or one that is to be sent: see Channel::buffer. */
 class Received {
 public:
     Received(Received &&other) noexcept : received_(std::exchange(other.received_, trihop_received_t{})) {}
@@ -1475,6 +1475,7 @@ public:
     ~Received() { trihop_received_free(&received_); }
 
     const void *data() const noexcept { return received_.bytes; }
+    void *data() noexcept { return received_.bytes; }
     std::size_t size() const noexcept { return received_.length; }
     std::uint32_t source() const noexcept { return received_.source; }
     std::uint32_t kind() const noexcept { return received_.kind; }
@@ -1599,6 +1600,20 @@ public:
         return in_time(trihop_channel_send(channel_, kind, bytes, length, returns, timeout.ns()));
     }
 
+    /* Memory for a message that is to be sent by this port: see trihop_channel_buffer. */
+    Received buffer(std::size_t length) const {
+        Received message;
+        check(trihop_channel_buffer(channel_, length, &message.received_));
+        return message;
+    }
+
+    /* As send, of a message whose memory is given away: see trihop_channel_send_buffer. */
+    bool send_buffer(std::uint32_t kind, Received &message, Return when = Return::WhenDeposited,
+                     Timeout timeout = Timeout::never()) const {
+        const auto returns = static_cast<std::int32_t>(when);
+        return in_time(trihop_channel_send_buffer(channel_, kind, &message.received_, returns, timeout.ns()));
+    }
+
     /* The first message, taken out: see trihop_channel_get. */
     std::optional<Received> receive(Timeout timeout = Timeout::never()) const {
         return message(timeout, trihop_channel_get);
@@ -1656,6 +1671,15 @@ public:
         const auto returns = static_cast<std::int32_t>(when);
         return started([&](trihop_asked_t **asked) {
             return trihop_channel_start_send(channel_, kind, bytes, length, returns, timeout.ns(), asked);
+        });
+    }
+
+    /* As send_buffer, and does not wait: nothing, with `message` as it was, where the port's window has no room. */
+    std::optional<Asked> start_send_buffer(std::uint32_t kind, Received &message, Return when = Return::WhenDeposited,
+                                           Timeout timeout = Timeout::never()) const {
+        const auto returns = static_cast<std::int32_t>(when);
+        return started([&](trihop_asked_t **asked) {
+            return trihop_channel_start_send_buffer(channel_, kind, &message.received_, returns, timeout.ns(), asked);
         });
     }
 

@@ -48,6 +48,7 @@ _What = Literal[
     "closed",
     "size",
     "capacity",
+    "receivers",
     "acquire",
     "release",
     "zero",

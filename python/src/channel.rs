@@ -302,7 +302,8 @@ impl Channel {
 
     /// Waits until there is a message ("in", which gives how many), room ("out": for how many), one
     /// of both ("in_or_out": 1, 2, or 3 for both), no message ("empty"), no room ("full"), or the
-    /// channel is "closed"; or asks for its "size" or "capacity" in messages.
+    /// channel is "closed"; or asks for its "size" or "capacity" in messages, or how many gets wait
+    /// ("receivers").
     ///
     /// Of a semaphore: waits until there is one and takes it ("acquire"), or takes nothing
     /// ("available"), or until there is none ("zero"); "release", "value". Of a barrier: waits for
@@ -404,6 +405,7 @@ const WHAT: &[(&str, Poll)] = &[
     ("closed", Poll::Closed),
     ("size", Poll::Size),
     ("capacity", Poll::Capacity),
+    ("receivers", Poll::Receivers),
     ("acquire", Poll::Acquire),
     ("release", Poll::Release),
     ("zero", Poll::Zero),

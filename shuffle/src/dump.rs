@@ -19,6 +19,8 @@ pub(crate) struct Bound {
     lanes: u32,
     lane_bytes: u32,
     receive_pools: usize,
+    /// Of channels: long messages that others of the node read in place.
+    shared_messages: usize,
     /// One that is sent and one that is put together.
     long_record: usize,
     /// What may wait for an application without a handler, or for a delivery thread: into an empty
@@ -44,6 +46,7 @@ impl Bound {
             lanes: layout.lanes(),
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
+            shared_messages: out.queues.lanes.shared_bytes().1,
             delivery_queue: match &state.sink {
                 Sink::Queue(_) | Sink::Thread(_) => {
                     let longest = state.options.max_message_bytes.max(state.frame_bytes);
@@ -66,22 +69,23 @@ impl Bound {
     /// What is there from the opening on, or from the first messages.
     #[cfg(test)]
     pub fn fixed(&self) -> usize {
-        self.run_table + self.send_pools + self.inbox + self.receive_pools
+        self.run_table + self.send_pools + self.inbox + self.receive_pools + self.shared_messages
     }
 
     /// Names of what a stream takes memory for.
-    pub const POOLS: [&'static str; 7] = [
+    pub const POOLS: [&'static str; 8] = [
         "run table",
         "spill",
         "send pools",
         "inbox",
         "receive pools",
+        "shared messages",
         "delivery queue",
         "long records",
     ];
 
     /// What each pool takes of it now. Buffers that wait for messages are not in use.
-    pub fn pools(&self, state: &StreamState, out: &Outbound) -> [Pool; 7] {
+    pub fn pools(&self, state: &StreamState, out: &Outbound) -> [Pool; 8] {
         let inbound = &state.inbound;
         let notices = state.notices.as_ref().map_or(0, |pool| pool.in_use_bytes());
         let deliveries = match &state.sink {
@@ -102,6 +106,7 @@ impl Bound {
                 links.map_or(0, |links| links.pool_bytes_in_use()),
                 self.receive_pools,
             ),
+            out.queues.lanes.shared_bytes(),
             (deliveries, self.delivery_queue),
             (
                 out.large_bytes() + inbound.reassembly.reserved_bytes(),
@@ -123,6 +128,7 @@ impl Bound {
             + self.send_pools
             + self.inbox
             + self.receive_pools
+            + self.shared_messages
             + self.delivery_queue
     }
 }
@@ -132,7 +138,7 @@ impl fmt::Display for Bound {
         write!(
             f,
             "run table {} + spill {} + send pools {} + inbox {} ({} lanes x {}) + receive pools {} + \
-             delivery queue {} = {} of queues, + long records 2 x {} = {} bytes",
+             shared messages {} + delivery queue {} = {} of queues, + long records 2 x {} = {} bytes",
             self.run_table,
             self.spill,
             self.send_pools,
@@ -140,6 +146,7 @@ impl fmt::Display for Bound {
             self.lanes,
             self.lane_bytes,
             self.receive_pools,
+            self.shared_messages,
             self.delivery_queue,
             self.queues(),
             self.long_record,

@@ -89,8 +89,13 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Bytes of every rank's inbox of this stream on this node.
     pub fn segment_bytes(&self) -> usize {
-        self.layout.segment_bytes()
+        segment_bytes(&self.plan, self.layout)
     }
+}
+
+/// Bytes of an inbox, with the blocks behind it.
+fn segment_bytes(plan: &Plan, layout: InboxLayout) -> usize {
+    layout.segment_bytes() + plan.options.shares().block_bytes
 }
 
 /// One rank's part of a job that never waits: its link, its streams, their common progress. The
@@ -408,7 +413,7 @@ impl Engine {
         let lane_bytes = plan.stream_sizes.lane_bytes;
         let lanes = plan.route.lanes_per_rank() * self.topology.places();
         let layout = InboxLayout::new(lanes, lane_bytes)?;
-        let segment = (self.create_segment)(layout.segment_bytes())?;
+        let segment = (self.create_segment)(segment_bytes(&plan, layout))?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         Ok(Prepared {
             plan,
@@ -511,6 +516,7 @@ impl Engine {
         let stages = StageOptions::of_all_lanes(&route, &options);
         let mut lanes = Lanes::new(self.topology.places(), layout, &stages);
         lanes.attach(self.topology.place(), segment);
+        lanes.share(options.shares().block_bytes);
         let stages = StageOptions::of_all_links(&route, &options);
         let mut remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         remotes.trace = self.trace.of_stream(id);

@@ -243,23 +243,68 @@ impl trihop_received_t {
             kind,
             bytes,
         } = received;
-        let (source, mut bytes) = (source.0, ManuallyDrop::new(bytes.into_vec()));
+        let mut message = Self::with(bytes);
+        (message.source, message.kind) = (source.0, kind);
+        message
+    }
+
+    /// Of nobody.
+    fn with(bytes: Buffer) -> Self {
+        let bytes = match bytes.try_into_vec() {
+            Ok(own) => own,
+            Err(mut shared) => {
+                let (first, length) = (shared.as_mut_ptr(), shared.len());
+                let held = Box::into_raw(Box::new(shared)) as usize;
+                return Self {
+                    bytes: first.cast(),
+                    length,
+                    // It is aligned, and a vector has no capacity with the first bit.
+                    capacity: SHARED | held >> 1,
+                    ..NOTHING
+                };
+            }
+        };
+        let mut bytes = ManuallyDrop::new(bytes);
         match bytes.capacity() {
-            0 => Self {
-                source,
-                kind,
-                ..NOTHING
-            },
+            0 => NOTHING,
             capacity => Self {
                 bytes: bytes.as_mut_ptr().cast(),
                 length: bytes.len(),
                 capacity,
-                source,
-                kind,
+                ..NOTHING
             },
         }
     }
+
+    /// The bytes with their memory; what is left has none.
+    ///
+    /// # Safety
+    /// It was made by [`trihop_received_t::with`], or has no bytes.
+    unsafe fn take(&mut self) -> Buffer {
+        let Self {
+            bytes,
+            length,
+            capacity,
+            ..
+        } = std::mem::replace(self, NOTHING);
+        if bytes.is_null() {
+            return Buffer::default();
+        }
+        if capacity & SHARED != 0 {
+            let held = (capacity & !SHARED) << 1;
+            // SAFETY: `with` has made this number of a box's address.
+            return *unsafe { Box::from_raw(held as *mut Buffer) };
+        }
+        // SAFETY: made by `with` out of a vector with these parts.
+        unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) }.into()
+    }
 }
+
+/// In the capacity of a message: it lies in memory that is shared, and the rest is half of the
+/// address of what holds it.
+const SHARED: usize = 1 << (usize::BITS - 1);
+
+const _: () = assert!(align_of::<Buffer>() > 1);
 
 fn parse_return(when: i32) -> Result<Return, Failure> {
     match when {
@@ -343,6 +388,83 @@ pub unsafe extern "C" fn trihop_channel_send(
     };
     // SAFETY: the header asks for null or a port that was not freed.
     unsafe { with(channel, send) }
+}
+
+/// Memory for a message of `length` bytes that is to be sent by this port: `message` is filled,
+/// with zeros where the call fails. The program writes to its `bytes`, and gives it away by
+/// `trihop_channel_send_buffer`, or back by `trihop_received_free`. Of a long one, for an owner on
+/// this node, it is memory that the ranks of the node share, as long as there is some: then the
+/// message is not copied at all. What is in it at first means nothing. Of a guest it is its own.
+///
+/// Fails with `TRIHOP_ERR_TOO_LARGE` above what a message of the channel may have,
+/// `TRIHOP_ERR_MISUSE` where it has no messages, and `TRIHOP_ERR_NO_MEMORY`.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_buffer(
+    channel: *const trihop_channel_t,
+    length: usize,
+    message: *mut trihop_received_t,
+) -> trihop_status_t {
+    let buffer = |channel: &trihop_channel_t| {
+        // SAFETY: the header asks for a place that nobody else uses.
+        let place = unsafe { argument::place(message, "message")? };
+        *place = NOTHING;
+        let buffer = call_port!(channel, port => port.buffer(length))?;
+        *place = trihop_received_t::with(buffer);
+        Ok(())
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, buffer) }
+}
+
+/// As `trihop_channel_send`, of a message whose memory is given away: one of
+/// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing of
+/// it is copied where it is in shared memory, and on the owner's rank in any case; for another node
+/// it is sent as all others.
+///
+/// `message` has no bytes once its memory is given away, and has them still where the call fails
+/// with nothing sent; give it back by `trihop_received_free` then. The owner may refuse what has
+/// left, as for want of room when it is tried once: then it is gone with the call.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_send_buffer(
+    channel: *const trihop_channel_t,
+    kind: u32,
+    message: *mut trihop_received_t,
+    when: i32,
+    timeout_ns: i64,
+) -> trihop_status_t {
+    let send = |channel: &trihop_channel_t| {
+        let when = parse_return(when)?;
+        let timeout = parse_timeout(timeout_ns)?;
+        // SAFETY: the header asks for a message of ours that nobody else uses.
+        unsafe {
+            giving(message, |buffer| {
+                Ok(call_port!(channel, port => port.send_buffer(kind, buffer, when, timeout))?)
+            })
+        }
+    };
+    // SAFETY: the header asks for null or a port that was not freed.
+    unsafe { with(channel, send) }
+}
+
+/// Gives the memory of a message to a call, and keeps what that leaves.
+///
+/// # Safety
+/// `message` is null, or one of ours that nobody else uses.
+pub(super) unsafe fn giving<R>(
+    message: *mut trihop_received_t,
+    call: impl FnOnce(&mut Buffer) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    // SAFETY: as the caller promises.
+    let message = unsafe { argument::place(message, "message")? };
+    let (source, kind) = (message.source, message.kind);
+    // SAFETY: as the caller promises.
+    let mut buffer = unsafe { message.take() };
+    let outcome = call(&mut buffer);
+    *message = trihop_received_t::with(buffer);
+    (message.source, message.kind) = (source, kind);
+    outcome
 }
 
 /// Takes the first message out of the channel, and waits for one as long as `timeout_ns` says (see
@@ -454,17 +576,8 @@ pub unsafe extern "C" fn trihop_received_free(received: *mut trihop_received_t) 
     let Some(received) = (unsafe { received.as_mut() }) else {
         return;
     };
-    let trihop_received_t {
-        bytes,
-        length,
-        capacity,
-        ..
-    } = std::mem::replace(received, NOTHING);
-    if !bytes.is_null() {
-        // SAFETY: made by `of` out of a vector with these parts.
-        let bytes = unsafe { Vec::from_raw_parts(bytes.cast::<u8>(), length, capacity) };
-        drop(Buffer::from(bytes)); // whose memory the next message may have
-    }
+    // SAFETY: as the header asks. The next message may have its memory.
+    drop(unsafe { received.take() });
 }
 
 /// How many sends of this port have failed after they had returned, and, where `last` is not null,

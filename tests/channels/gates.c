@@ -107,7 +107,7 @@ static void lock(void)
     EQUAL(poll_for(semaphore, TRIHOP_POLL_VALUE), 1);
     EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_RELEASE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_channel_poll(semaphore, TRIHOP_POLL_ARRIVE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
-    EQUAL(trihop_channel_poll(semaphore, 19, TRIHOP_ONCE, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channel_poll(semaphore, 20, TRIHOP_ONCE, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
     EQUAL(poll_for(semaphore, TRIHOP_POLL_AVAILABLE), 1);
     EQUAL(trihop_channel_get(semaphore, TRIHOP_ONCE, &got), TRIHOP_ERR_MISUSE);
     EQUAL(trihop_channel_poll(numbers, TRIHOP_POLL_ACQUIRE, TRIHOP_ONCE, NULL), TRIHOP_ERR_MISUSE);
@@ -342,6 +342,68 @@ static void fill(void)
     OK(trihop_channel_free(inbox));
 }
 
+/* Long messages go around all ranks in the memory in which rank 0 has made them, which no call copies. */
+static void pass_on(void)
+{
+    enum { LONG = 100000 };
+    trihop_channel_t *inbox[2] = {NULL, NULL}, *mine, *next;
+    char names[TRIHOP_CHANNEL_DESCRIPTOR_CHARS * 64], name[TRIHOP_CHANNEL_DESCRIPTOR_CHARS] = "";
+    trihop_received_t message;
+    trihop_asked_t *asked = NULL;
+    size_t length, i;
+    uint32_t turn;
+
+    OK(trihop_channel_create(channels, NULL, &inbox[0]));
+    OK(trihop_channel_descriptor(inbox[0], name, sizeof name, &length));
+    EQUAL(size <= 64, 1);
+    OK(trihop_allgather(job, name, sizeof name, names));
+    OK(trihop_channel_attach(channels, names + (rank + 1) % size * sizeof name, &inbox[1]));
+    mine = inbox[0];
+    next = inbox[1];
+    for (turn = 0; turn < TURNS; turn++) {
+        if (rank == 0) {
+            OK(trihop_channel_buffer(next, LONG, &message));
+            EQUAL(message.length, LONG);
+            memset(message.bytes, (int)turn + 1, LONG);
+        } else {
+            OK(trihop_channel_get(mine, TRIHOP_NO_TIMEOUT, &message));
+        }
+        if (turn % 2 == 0) {
+            OK(trihop_channel_send_buffer(next, turn, &message, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT));
+        } else {
+            OK(trihop_channel_start_send_buffer(next, turn, &message, TRIHOP_WHEN_DEPOSITED, TRIHOP_NO_TIMEOUT, &asked));
+            OK(trihop_asked_wait(asked));
+            OK(trihop_asked_free(asked));
+        }
+        EQUAL(message.bytes == NULL, 1);
+        EQUAL(message.length, 0);
+        trihop_received_free(&message);
+        if (rank != 0)
+            continue;
+        OK(trihop_channel_get(mine, TRIHOP_NO_TIMEOUT, &message));
+        EQUAL(message.kind, turn);
+        EQUAL(message.source, size - 1);
+        EQUAL(message.length, LONG);
+        for (i = 0; i < LONG; i++)
+            EQUAL(((unsigned char *)message.bytes)[i], turn + 1);
+        trihop_received_free(&message);
+    }
+    /* One that is not sent, and those that cannot be. */
+    OK(trihop_channel_buffer(next, LONG, &message));
+    trihop_received_free(&message);
+    EQUAL(trihop_channel_buffer(next, (size_t)1 << 40, &message), TRIHOP_ERR_TOO_LARGE);
+    EQUAL(message.bytes == NULL, 1);
+    EQUAL(trihop_channel_buffer(next, LONG, NULL), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(trihop_channel_send_buffer(next, 0, NULL, TRIHOP_WHEN_DEPOSITED, TRIHOP_ONCE), TRIHOP_ERR_INVALID_ARGUMENT);
+    OK(trihop_channel_buffer(next, 10, &message));
+    EQUAL(trihop_channel_send_buffer(next, 0, &message, 77, TRIHOP_ONCE), TRIHOP_ERR_INVALID_ARGUMENT);
+    EQUAL(message.length, 10);
+    trihop_received_free(&message);
+    OK(trihop_barrier(job));
+    OK(trihop_channel_free(next));
+    OK(trihop_channel_free(mine));
+}
+
 /* What each rank has made is known at all ports of it, and makes another one like it. */
 static void ask_for_limits(void)
 {
@@ -444,6 +506,7 @@ static void *first_job(void *context)
     wake_at_gates();
     start();
     fill();
+    pass_on();
     ask_for_limits();
     count_records(0);
     count_records(1);

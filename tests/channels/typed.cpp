@@ -67,6 +67,14 @@ void run(const trihop::Job &job, const trihop::Channels &channels) {
             EXPECT(got.data() == nullptr && moved.size() == 4 && std::memcmp(moved.data(), "news", 4) == 0);
             EXPECT(moved.kind() == moved.source());
         }
+        trihop::Received field = inbox.buffer(100000);
+        EXPECT(field.size() == 100000);
+        std::memset(field.data(), 7, field.size());
+        EXPECT(inbox.send_buffer(1, field) && field.size() == 0);
+        trihop::Received forward = inbox.receive().value();
+        EXPECT(inbox.start_send_buffer(2, forward).value().wait() && forward.size() == 0);
+        const trihop::Received last = inbox.receive().value();
+        EXPECT(last.kind() == 2 && last.size() == 100000 && static_cast<const char *>(last.data())[99999] == 7);
         EXPECT(!inbox.receive(Timeout::once()) && !inbox.peek(1us) && !inbox.pop(Timeout::once()));
         EXPECT(inbox.failures() == 0);
 

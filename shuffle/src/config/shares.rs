@@ -18,6 +18,8 @@ macro_rules! shares {
             pub own_slots: usize,
             /// The longest that a lane gets, where its share affords that.
             pub longest_lane_bytes: usize,
+            /// Memory of a rank in which long messages of channels lie for others of its node.
+            pub block_bytes: usize,
         }
 
         impl Shares {
@@ -32,12 +34,18 @@ macro_rules! shares {
                     reassembly_bytes: (2 * max_message_bytes).max(1),
                     own_slots: usize::MAX,
                     longest_lane_bytes: Self::LANE_BYTES,
+                    block_bytes: 0,
                 }
             }
 
             /// All of them as numbers, for another process of the same library.
             pub(crate) fn words(&self) -> Vec<u64> {
-                let own = [self.reassembly_bytes, self.own_slots, self.longest_lane_bytes];
+                let own = [
+                    self.reassembly_bytes,
+                    self.own_slots,
+                    self.longest_lane_bytes,
+                    self.block_bytes,
+                ];
                 let words = [$(self.$name),+].into_iter().chain(own);
                 words.map(|word| word as u64).collect()
             }
@@ -50,6 +58,7 @@ macro_rules! shares {
                     reassembly_bytes: words.next()?,
                     own_slots: words.next()?,
                     longest_lane_bytes: words.next()?,
+                    block_bytes: words.next()?,
                 };
                 words.next().is_none().then_some(shares)
             }
@@ -118,6 +127,7 @@ mod tests {
             reassembly_bytes,
             own_slots: _,
             longest_lane_bytes: _,
+            block_bytes: _,
         } = Shares::default();
         let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;
         // Short frames, and as much again for long ones.

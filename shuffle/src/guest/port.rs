@@ -14,7 +14,7 @@ use super::event::Event;
 use super::wire::{Answer, Call, DONE, HEAD_BYTES, Hello, Make, Served, TOO_LONG, Welcome};
 use crate::error::{Error, Result};
 use crate::face::channel::{
-    ChannelKind, ChannelLimits, Descriptor, Filled, Poll, Received, Return, Take, Timeout,
+    Buffer, ChannelKind, ChannelLimits, Descriptor, Filled, Poll, Received, Return, Take, Timeout,
 };
 
 /// How often it is tried to reach a server that closes the connection at once, and how soon again.
@@ -205,13 +205,51 @@ impl Channel {
         }
     }
 
+    /// Memory for a message of so many bytes, as [`Channel::buffer`](crate::Channel::buffer) of a
+    /// rank; of a guest it is its own.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.knows_messages("messages to be sent")?;
+        self.check_length(bytes)?;
+        let mut own = Vec::new();
+        own.try_reserve_exact(bytes)
+            .map_err(|_| Error::NoMemory { bytes })?;
+        own.resize(bytes, 0);
+        Ok(own.into())
+    }
+
+    /// As [`Channel::send`], of a message whose memory is given away, for programs that are ranks
+    /// too: a guest's is copied to the server. It has its bytes still where the call fails.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_buffer(
+        &mut self,
+        kind: u32,
+        message: &mut Buffer,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<()> {
+        self.send(kind, message, when, timeout)?;
+        *message = Buffer::default();
+        Ok(())
+    }
+
+    fn check_length(&self, bytes: usize) -> Result<()> {
+        match self.welcome.longest {
+            longest if bytes as u64 > longest => {
+                let limit = longest as usize;
+                Err(Error::TooLarge { bytes, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn to_send(&self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<Call> {
         self.knows_messages("messages to be sent")?;
-        let longest = self.welcome.longest;
-        if bytes.len() as u64 > longest {
-            let (bytes, limit) = (bytes.len(), longest as usize);
-            return Err(Error::TooLarge { bytes, limit });
-        }
+        self.check_length(bytes.len())?;
         Ok(Call::Send {
             kind,
             when,
@@ -324,6 +362,22 @@ impl Channel {
             Some(connection) => Asked::new(connection, SEND),
             None => Asked::over((), SEND),
         })
+    }
+
+    /// Starts a [`send_buffer`](Channel::send_buffer), as [`Channel::start_send`] does a send.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn start_send_buffer(
+        &mut self,
+        kind: u32,
+        message: &mut Buffer,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<Asked<()>> {
+        let asked = self.start_send(kind, message, when, timeout)?;
+        *message = Buffer::default();
+        Ok(asked)
     }
 
     fn start<T: FromAnswer>(&mut self, call: &Call, what: &'static str) -> Result<Asked<T>> {

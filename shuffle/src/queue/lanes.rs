@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
-use trihop_transport::ring::{Bell, InboxLayout, Producer};
+use trihop_transport::ring::{Bell, BlockArea, Blocks, InboxLayout, Producer};
+use trihop_transport::sync::{Mutex, PoisonError};
 
 use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
@@ -22,6 +23,8 @@ pub(crate) struct Lanes {
     /// The inboxes of the members of the node, by place; all of one layout.
     segments: Box<[Option<Arc<Segment>>]>,
     layout: InboxLayout,
+    /// What this endpoint shares behind its own inbox, and where in all inboxes that is.
+    blocks: Option<(BlockArea, Arc<Mutex<Blocks>>)>,
     /// By stage.
     stages: Vec<StageLanes>,
     /// Endpoint whose inbox could not be written to, and why.
@@ -66,6 +69,7 @@ impl Lanes {
             left: Vec::new(),
             segments: vec![None; places as usize].into(),
             layout,
+            blocks: None,
             stages: options.iter().map(StageLanes::new).collect(),
             failed: None,
         }
@@ -132,6 +136,30 @@ impl Lanes {
     /// The inbox of the member at a place of the node has come.
     pub fn attach(&mut self, place: u32, segment: Arc<Segment>) {
         self.segments[place as usize] = Some(segment);
+    }
+
+    /// So many bytes behind each inbox are for blocks; that of this endpoint has come.
+    pub fn share(&mut self, bytes: usize) {
+        let own = self.segments.iter().flatten().next();
+        if let Some(own) = own.filter(|_| bytes > 0) {
+            let area = BlockArea::new(self.layout.segment_bytes(), bytes);
+            let blocks = Blocks::new(Arc::clone(own), area);
+            self.blocks = Some((area, Arc::new(Mutex::new(blocks))));
+        }
+    }
+
+    /// The blocks of this endpoint, and where those of all lie.
+    pub fn blocks(&self) -> Option<&(BlockArea, Arc<Mutex<Blocks>>)> {
+        self.blocks.as_ref()
+    }
+
+    /// Bytes of this endpoint's blocks that were taken when it last looked for room, and of all of
+    /// them.
+    pub fn shared_bytes(&self) -> (usize, usize) {
+        self.blocks.as_ref().map_or((0, 0), |(area, blocks)| {
+            let blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
+            (blocks.taken_bytes(), area.bytes())
+        })
     }
 
     /// The inboxes of the members of the node, by place.

@@ -5,7 +5,9 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use super::poll::parse_poll;
-use super::{NOTHING, Port, parse_return, parse_timeout, trihop_channel_t, trihop_received_t};
+use super::{
+    NOTHING, Port, giving, parse_return, parse_timeout, trihop_channel_t, trihop_received_t,
+};
 use crate::capi::argument;
 use crate::capi::seat::{Home, Homed};
 use crate::capi::status::{Failure, guard, trihop_status_t};
@@ -264,6 +266,36 @@ pub unsafe extern "C" fn trihop_channel_start_send(
         let when = parse_return(when)?;
         let of = started!(channel, port => port.start_send(kind, bytes, when, timeout));
         Ok(Request::Send(of))
+    };
+    // SAFETY: the header asks for null or a port that was not freed, and a place.
+    unsafe { start(channel, asked, send) }
+}
+
+/// Starts a send of a message whose memory is given away, as `trihop_channel_send_buffer`, and does
+/// not wait: it is over when that would return.
+///
+/// Fails as `trihop_channel_start_send`: `message` has its bytes then.
+/// Threads: as `trihop_channel_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trihop_channel_start_send_buffer(
+    channel: *const trihop_channel_t,
+    kind: u32,
+    message: *mut trihop_received_t,
+    when: i32,
+    timeout_ns: i64,
+    asked: *mut *mut trihop_asked_t,
+) -> trihop_status_t {
+    let send = |channel: &trihop_channel_t| {
+        let timeout = parse_timeout(timeout_ns)?;
+        let when = parse_return(when)?;
+        // SAFETY: the header asks for a message of ours that nobody else uses.
+        unsafe {
+            giving(message, |buffer| {
+                let start =
+                    started!(channel, port => port.start_send_buffer(kind, buffer, when, timeout));
+                Ok(Request::Send(start))
+            })
+        }
     };
     // SAFETY: the header asks for null or a port that was not freed, and a place.
     unsafe { start(channel, asked, send) }

@@ -68,6 +68,8 @@ pub enum trihop_poll_t {
     /// Of a barrier: until all of its parties but one wait in it; how many wait.
     /// `TRIHOP_ERR_BROKEN` where it is broken.
     TRIHOP_POLL_ONE_MISSING = 18,
+    /// How many gets, peeks and pops wait, at once.
+    TRIHOP_POLL_RECEIVERS = 19,
 }
 
 pub(super) fn parse_poll(what: i32) -> Result<Poll, Failure> {
@@ -91,6 +93,7 @@ pub(super) fn parse_poll(what: i32) -> Result<Poll, Failure> {
         16 => Poll::Broken,
         17 => Poll::Available,
         18 => Poll::OneMissing,
+        19 => Poll::Receivers,
         _ => return Err(Failure::argument(format!("{what} is no trihop_poll_t"))),
     })
 }

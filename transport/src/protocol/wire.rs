@@ -26,7 +26,7 @@ pub const VERSION: u8 = 12;
 /// Both must have the same, and the same major and minor version; their patch releases may differ.
 /// So raise it by one with each change after which an older one of the same minor version would
 /// misunderstand a newer one. It never goes back.
-pub const FEATURE: u32 = 5;
+pub const FEATURE: u32 = 6;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

@@ -18,6 +18,7 @@
 //! code and can weaken one ordering at a time.
 
 pub mod bitmap;
+pub mod block;
 pub mod census;
 pub mod claim;
 pub mod doorbell;
@@ -27,6 +28,7 @@ pub mod layout;
 pub mod spsc;
 pub mod storage;
 
+pub use block::{Block, BlockArea, BlockPlace, Blocks, PassedBlock};
 pub use census::CensusLine;
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;

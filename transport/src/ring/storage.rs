@@ -215,6 +215,17 @@ pub trait Orderings {
     const CENSUS_OVER_STORE: Ordering = Ordering::Release;
     /// Hearing that a census is over. Partner: [`CENSUS_OVER_STORE`](Self::CENSUS_OVER_STORE).
     const CENSUS_OVER_LOAD: Ordering = Ordering::Acquire;
+    /// Passing a block on, once it is written. Partner: [`BLOCK_CLAIM`](Self::BLOCK_CLAIM).
+    const BLOCK_PASS: Ordering = Ordering::Release;
+    /// Claiming a block that was passed on, before it is read. Partner:
+    /// [`BLOCK_PASS`](Self::BLOCK_PASS).
+    const BLOCK_CLAIM: Ordering = Ordering::Acquire;
+    /// Freeing a block; the accesses of who had it are over. Partner:
+    /// [`BLOCK_LOOK`](Self::BLOCK_LOOK).
+    const BLOCK_FREE: Ordering = Ordering::Release;
+    /// Owner's look whether a block is free, before it writes there again. Partner:
+    /// [`BLOCK_FREE`](Self::BLOCK_FREE).
+    const BLOCK_LOOK: Ordering = Ordering::Acquire;
 }
 
 /// The orderings that ship.

@@ -10,11 +10,11 @@ use trihop_transport::sync::Arc;
 
 use super::client::{Answered, Client};
 use super::event::Signal;
-use super::port::Port;
+use super::port::{Outgoing, Port};
 use super::taking::received;
 use super::wait::{Limit, outcome};
 use super::wire::Request;
-use super::{Channel, Received, Return, Timeout, poll};
+use super::{Buffer, Channel, Received, Return, Timeout, poll};
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::job::JobState;
@@ -396,8 +396,32 @@ impl<S: Seat> Channel<S> {
         when: Return,
         timeout: Timeout,
     ) -> Result<Asked<(), S>> {
+        self.start_send_out(kind, Outgoing::Lent(bytes), when, timeout)
+    }
+
+    /// Starts a [`send_buffer`](Channel::send_buffer), and does not wait.
+    ///
+    /// # Errors
+    /// As [`Channel::start_send`]: `message` has its bytes then.
+    pub fn start_send_buffer(
+        &self,
+        kind: u32,
+        message: &mut Buffer,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<Asked<(), S>> {
+        self.start_send_out(kind, Outgoing::Given(message), when, timeout)
+    }
+
+    fn start_send_out(
+        &self,
+        kind: u32,
+        mut message: Outgoing<'_>,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<Asked<(), S>> {
         let (limit, port) = (Limit::new(timeout), self.port());
-        let id = port.start_send(kind, bytes, when, &limit, true)?;
+        let id = port.start_send(kind, &mut message, when, &limit, true)?;
         Ok(Asked::new(port, id, (super::port::SEND, false), limit))
     }
 }

@@ -6,9 +6,10 @@ use trihop_transport::topology::Topology;
 
 use super::owner::Place;
 use super::parts::Carriers;
+use super::shared::{self, SharedMemory};
 use super::wire::{HEAD_BYTES, OPENING_BYTES};
 use super::{Channels, Kept, Office};
-use crate::config::{StreamOptions, getmsg_bytes_from_env};
+use crate::config::{Shares, StreamOptions, getmsg_bytes_from_env};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
 use crate::face::shuffle::{Shuffle, ShuffleBuilder};
@@ -105,6 +106,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             Ok(opened.handle)
         };
         let others: Vec<_> = by_other_relays(&topology, &options).collect();
+        let options = sharing(&topology, options);
         let longest_part = others.first().map(|options| options.max_message_bytes);
         let handle = open(&name, options).map_err(|error| match &possible {
             Err(own) => own.clone(),
@@ -126,6 +128,16 @@ impl<S: Seat> ChannelsBuilder<S> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        // Before others can send any.
+        if let Some(memory) = seat.with("opening channels", |job| {
+            let (_, out) = job.engine.stream(handle.id)?;
+            let lanes = &out.queues.lanes;
+            let segments = lanes.segments().to_vec();
+            let shared = lanes.blocks().cloned();
+            Ok(shared.map(|shared| SharedMemory::new(topology.clone(), shared, segments)))
+        })? {
+            office.share(memory);
         }
         let others: Arc<[_]> = opened.into();
         if let Some(longest_part) = longest_part.filter(|_| !others.is_empty()) {
@@ -201,6 +213,22 @@ impl<S: Seat> ChannelsBuilder<S> {
             job,
             message_bytes,
         })
+    }
+}
+
+/// The options of the stream, with a quarter of `memory_bytes` more for long messages inside of a
+/// node, where any has several ranks.
+fn sharing(topology: &Topology, options: StreamOptions) -> StreamOptions {
+    if topology.most_local() < 2 || options.max_message_bytes < shared::LEAST_BYTES {
+        return options;
+    }
+    let shares = Shares {
+        block_bytes: options.memory_bytes / 4,
+        ..options.shares()
+    };
+    StreamOptions {
+        given_shares: Some(shares),
+        ..options
     }
 }
 

@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use trihop_transport::topology::Rank;
 
+use super::bytes::Bytes;
 use super::descriptor::Descriptor;
 use super::owner::{Spare, Stored};
 use super::poll::ChannelKind;
@@ -37,10 +38,10 @@ impl Answered {
     }
 
     /// What goes back to the owner, as the port with this number there, where nobody waits for it.
-    fn back(self, port: u32) -> Option<(Request, Vec<u8>)> {
+    fn back(self, port: u32) -> Option<(Request, Bytes)> {
         let permit = || Stored {
             about: About::default(),
-            bytes: Vec::new(),
+            bytes: Bytes::default(),
             receipt: None,
         };
         let message = self.message.or_else(|| self.is_permit.then(permit))?;
@@ -135,7 +136,7 @@ pub(super) struct Effects {
     /// To be sent to the owner, before all else.
     pub arrived: Option<Request>,
     /// A message goes back to the owner, and then [`Client::returned`] is told of this request.
-    pub back: Option<(u64, Request, Vec<u8>)>,
+    pub back: Option<(u64, Request, Bytes)>,
     /// To be sent to the owner.
     pub close: Option<Request>,
 }
@@ -154,7 +155,7 @@ pub(super) struct Client {
     ports: Vec<(u16, Option<Port>)>,
     spare: Spare,
     /// What could not be asked inside a handler, of these owners, in its order.
-    pub unasked: VecDeque<(u32, Request, Vec<u8>)>,
+    pub unasked: VecDeque<(u32, Request, Bytes)>,
     /// Who is lost: what they answer late may be for nobody.
     lost: Vec<Loss>,
 }
@@ -353,7 +354,7 @@ impl Client {
     }
 
     /// Nobody waits for this request any more: what there is to tell the owner.
-    pub fn abandon(&mut self, number: u32, id: u64) -> Vec<(Request, Vec<u8>)> {
+    pub fn abandon(&mut self, number: u32, id: u64) -> Vec<(Request, Bytes)> {
         let mut requests = Vec::new();
         if let Some(answered) = self.take_answer(number, id) {
             if let Some((at_owner, _)) = self.port(number).opened {
@@ -366,7 +367,7 @@ impl Client {
         if let Some(asked) = all.find(|asked| asked.id == id) {
             asked.pending = Pending::Abandoned;
             let port = port.opened.map(|(at_owner, _)| at_owner);
-            requests.extend(port.map(|port| (Request::Cancel { port, id }, Vec::new())));
+            requests.extend(port.map(|port| (Request::Cancel { port, id }, Bytes::default())));
         }
         requests
     }
@@ -392,7 +393,7 @@ impl Client {
         if self.unasked.is_empty() {
             return Some(close);
         }
-        self.unasked.push_back((owner, close, Vec::new()));
+        self.unasked.push_back((owner, close, Bytes::default()));
         None
     }
 
@@ -437,7 +438,7 @@ impl Client {
     }
 
     /// Takes the buffer of a message that is gone.
-    pub fn spare(&mut self, bytes: Vec<u8>) {
+    pub fn spare(&mut self, bytes: Bytes) {
         self.spare.put(bytes);
     }
 
@@ -541,7 +542,7 @@ impl Port {
         let message = is_message.then(|| Stored {
             about: head.about,
             bytes: match bytes {
-                Payload::Borrowed(bytes) => spare.copy(bytes),
+                Payload::Borrowed(bytes) => spare.copy(bytes).into(),
                 Payload::Owned(bytes) => bytes,
             },
             receipt: None,

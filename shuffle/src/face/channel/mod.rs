@@ -6,6 +6,7 @@
 
 mod asked;
 mod builder;
+mod bytes;
 mod client;
 mod descriptor;
 mod event;
@@ -16,6 +17,7 @@ mod parts;
 mod poll;
 mod port;
 mod received;
+mod shared;
 mod taking;
 mod terms;
 #[cfg(test)]
@@ -394,17 +396,14 @@ impl<S: Seat> Channels<S> {
 
     /// Makes a request to this rank. Not inside a handler of an inline job: others could not be
     /// told what comes of it.
-    fn ask_here(&self, request: Request, bytes: &[u8]) {
-        self.at_owner(|owner| {
-            let bytes = Payload::Borrowed(bytes);
-            self.office.ask_here(owner, request, bytes);
-        });
+    fn ask_here(&self, request: Request, payload: Payload<'_>) {
+        self.at_owner(|owner| self.office.ask_here(owner, request, payload));
     }
 
     /// Makes a request that no room is waited for.
     fn ask(&self, target: Rank, request: Request, bytes: &[u8]) -> Result<()> {
         if target == self.handle.rank {
-            self.ask_here(request, bytes);
+            self.ask_here(request, Payload::Borrowed(bytes));
             return Ok(());
         }
         with_request(request, bytes, |kind, record| {

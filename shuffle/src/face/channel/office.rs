@@ -11,9 +11,11 @@ use std::time::Instant;
 use trihop_transport::sync::{Arc, Flag, Mutex, MutexGuard, OnceLock, PoisonError};
 use trihop_transport::topology::Rank;
 
+use super::bytes::Bytes;
 use super::client::{Client, Effects};
-use super::owner::Owner;
+use super::owner::{Answer, Owner};
 use super::parts::{Carriers, Parts};
+use super::shared::{Passed, SharedMemory};
 use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::{Engine, StreamId};
@@ -40,6 +42,8 @@ pub(crate) struct Office {
     /// Where messages are cut: what has come in parts, and what parts go by.
     parts: Mutex<Parts>,
     carriers: OnceLock<Carriers>,
+    /// What long messages inside of the node lie in, where there is any.
+    shared: OnceLock<SharedMemory>,
     epoch: Instant,
 }
 
@@ -80,6 +84,7 @@ impl Office {
             has_gone: Flag::default(),
             parts: Mutex::new(Parts::new(message_bytes)),
             carriers: OnceLock::new(),
+            shared: OnceLock::new(),
             epoch: Instant::now(),
         })
     }
@@ -101,6 +106,46 @@ impl Office {
     /// What parts of messages go by, where any are cut.
     pub(super) fn carriers(&self) -> Option<&Carriers> {
         self.carriers.get()
+    }
+
+    /// Has long messages inside of the node lie in this. Before any is sent.
+    pub(super) fn share(&self, memory: SharedMemory) {
+        let known = self.shared.set(memory);
+        debug_assert!(known.is_ok(), "an opening is one");
+    }
+
+    /// What long messages inside of the node lie in.
+    pub(super) fn shared(&self) -> Option<&SharedMemory> {
+        self.shared.get()
+    }
+
+    /// Passes a message on to another rank, where that is possible.
+    ///
+    /// # Errors
+    /// The message, where it is not.
+    fn pass(&self, to: Rank, message: Bytes) -> Result<Passed, Bytes> {
+        match self.shared() {
+            Some(shared) => shared.pass(to, message),
+            None => Err(message),
+        }
+    }
+
+    /// Sends an answer whose message was passed on.
+    fn answer_passed(
+        &self,
+        target: Rank,
+        (head, passed): (AnswerHead, Passed),
+        by: impl FnOnce(Option<StreamId>, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        let sent = with_scratch(|record| {
+            passed.write(record);
+            head.write(record);
+            let kind = kinds::ANSWER | kinds::SHARED;
+            by(self.carriers().map(Carriers::main), &mut |out| {
+                out.send_or_spill(target, kind, record)
+            })
+        });
+        sent.inspect_err(|_| drop(passed.take_back()))
     }
 
     /// Sends an answer, in parts where that is long, by the streams that `by` is given, or the
@@ -144,21 +189,24 @@ impl Office {
     pub(super) fn tell_here(&self, owner: &mut Owner) -> News {
         let mut news = News::default();
         while let Some(answer) = owner.take_answer_to(self.rank) {
-            let bytes = Payload::Owned(answer.bytes.unwrap_or_default());
-            let effects = self.client().answer(self.rank, answer.head, bytes);
-            match effects {
-                Ok(effects) => {
-                    news.note(self.follow(answer.head.port, effects, |request, bytes| {
-                        self.ask_here(owner, request, Payload::Owned(bytes));
-                    }))
-                }
-                Err(why) => {
-                    debug_assert!(false, "{:?}: {why}", answer.head);
-                    tracing::error!(head = ?answer.head, why, "an answer of this rank");
-                }
-            }
+            self.tell_one_here(owner, answer, &mut news);
         }
         news
+    }
+
+    #[inline(never)] // no part of messages that nobody here waits for
+    fn tell_one_here(&self, owner: &mut Owner, answer: Answer, news: &mut News) {
+        let bytes = Payload::Owned(answer.bytes.unwrap_or_default());
+        let effects = self.client().answer(self.rank, answer.head, bytes);
+        match effects {
+            Ok(effects) => news.note(self.follow(answer.head.port, effects, |request, bytes| {
+                self.ask_here(owner, request, Payload::Owned(bytes));
+            })),
+            Err(why) => {
+                debug_assert!(false, "{:?}: {why}", answer.head);
+                tracing::error!(head = ?answer.head, why, "an answer of this rank");
+            }
+        }
     }
 
     /// Tells all askers what the owner has for them, others by the streams that `by` is given, or
@@ -169,16 +217,19 @@ impl Office {
         mut by: impl FnMut(Option<StreamId>, &mut dyn FnMut(&mut Outbound) -> Result<()>) -> Result<()>,
     ) -> News {
         let news = self.tell_here(owner);
-        while let Some(answer) = owner.take_answer() {
-            let mut send = |record: &mut Vec<u8>| {
-                answer.head.write(record);
-                self.answer(Rank(answer.to), record, &mut by)
-            };
-            let sent = match answer.bytes {
-                None => with_scratch(send),
-                Some(mut record) => {
-                    let sent = send(&mut record);
-                    owner.spare(record);
+        while let Some(Answer { to, head, bytes }) = owner.take_answer() {
+            let to = Rank(to);
+            let sent = match bytes.map(|message| self.pass(to, message)) {
+                None => with_scratch(|record| {
+                    head.write(record);
+                    self.answer(to, record, &mut by)
+                }),
+                Some(Ok(passed)) => self.answer_passed(to, (head, passed), &mut by),
+                Some(Err(message)) => {
+                    let mut record = message.into_vec_with(HEAD_BYTES);
+                    head.write(&mut record);
+                    let sent = self.answer(to, &mut record, &mut by);
+                    owner.spare(record.into());
                     sent
                 }
             };
@@ -244,7 +295,7 @@ impl Office {
         &self,
         port: u32,
         effects: Effects,
-        mut ask: impl FnMut(Request, Vec<u8>),
+        mut ask: impl FnMut(Request, Bytes),
     ) -> Option<Waker> {
         let Effects {
             waker,
@@ -253,14 +304,14 @@ impl Office {
             close,
         } = effects;
         if let Some(arrived) = arrived {
-            ask(arrived, Vec::new());
+            ask(arrived, Bytes::default());
         }
         let returned = back.and_then(|(id, request, bytes)| {
             ask(request, bytes);
             self.client().returned(port, id)
         });
         for close in close.into_iter().chain(returned) {
-            ask(close, Vec::new());
+            ask(close, Bytes::default());
         }
         waker
     }
@@ -275,7 +326,7 @@ impl Office {
                 bytes: LongBytes::Given(bytes),
             } = delivery
             {
-                let record = Payload::Owned(std::mem::take(bytes));
+                let record = Payload::Owned(std::mem::take(bytes).into());
                 office.take(Rank(source), kind, record, outbox, woken)?;
                 return Ok(1);
             }
@@ -291,6 +342,7 @@ impl Office {
     }
 
     /// Takes a record of a stream of the channels. Who is to be woken for it goes to `woken`.
+    #[inline]
     fn take(
         &self,
         source: Rank,
@@ -325,9 +377,17 @@ impl Office {
             return self.handle(source, kind, record, outbox, news);
         }
         while let Some((kind, record)) = parts.next(source)? {
-            self.handle(source, kind, Payload::Owned(record), outbox, news)?;
+            self.handle(source, kind, Payload::Owned(record.into()), outbox, news)?;
         }
         Ok(())
+    }
+
+    /// The message that lies where a record says.
+    #[cold]
+    fn claim(&self, source: Rank, said: &[u8]) -> Result<Payload<'static>, BadRun> {
+        let message = (self.shared()).and_then(|shared| shared.claim(said));
+        let none = || no_value(source, "a message in memory that was not passed on");
+        message.map(Payload::Owned).ok_or_else(none)
     }
 
     /// Takes a request or an answer.
@@ -341,11 +401,16 @@ impl Office {
     ) -> Result<(), BadRun> {
         let main = self.carriers().map(Carriers::main);
         let bad = |why| no_value(source, why);
+        let (kind, is_shared) = (kind & !kinds::SHARED, kind & kinds::SHARED != 0);
         if kind == kinds::ANSWER {
             let parsed = AnswerHead::parse(record.as_slice());
             let (head, bytes) = parsed.ok_or_else(|| bad("no answer of a channel's owner"))?;
             let bytes = bytes.len();
-            let effects = self.client().answer(source.0, head, record.first(bytes));
+            let message = match is_shared {
+                false => record.first(bytes),
+                true => self.claim(source, &record.as_slice()[..bytes])?,
+            };
+            let effects = self.client().answer(source.0, head, message);
             let waker = self.follow(head.port, effects.map_err(bad)?, |request, bytes| {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send_on(main, |out| out.send_or_spill(source, kind, record))
@@ -360,8 +425,12 @@ impl Office {
         let parsed = Request::parse(kind, record.as_slice());
         let (request, bytes) = parsed.ok_or_else(|| bad("no request to a channel's owner"))?;
         let bytes = bytes.len();
+        let message = match is_shared {
+            false => record.first(bytes),
+            true => self.claim(source, &record.as_slice()[..bytes])?,
+        };
         let mut owner = self.owner();
-        let taken = owner.take(source.0, request, record.first(bytes), || self.now_ns());
+        let taken = owner.take(source.0, request, message, || self.now_ns());
         news.add(self.tell(&mut owner, |stream, send| outbox.send_on(stream, send)));
         drop(owner);
         taken.map_err(bad)

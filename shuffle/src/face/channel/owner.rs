@@ -9,6 +9,7 @@ mod tests;
 
 use trihop_transport::topology::Rank;
 
+use super::bytes::Bytes;
 use super::poll::ChannelKind;
 use super::terms::ChannelLimits;
 use super::wire::{About, AnswerHead, Ended, Payload, Request, Status, write_limits};
@@ -115,7 +116,7 @@ impl Owner {
     }
 
     /// Takes the buffer of a message that is gone.
-    pub fn spare(&mut self, bytes: Vec<u8>) {
+    pub fn spare(&mut self, bytes: Bytes) {
         self.ports.spare(bytes);
     }
 
@@ -298,7 +299,7 @@ impl Owner {
                 kind = queue.kind();
                 let mut limits = Vec::new();
                 write_limits(&queue.limits, &mut limits);
-                bytes = Some(limits);
+                bytes = Some(limits.into());
                 status = Status::Done;
                 value = self
                     .ports
@@ -499,7 +500,7 @@ fn stored(
     ports: &mut Ports,
 ) -> Stored {
     let bytes = match payload {
-        Payload::Borrowed(bytes) => ports.copy(bytes),
+        Payload::Borrowed(bytes) => ports.copy(bytes).into(),
         Payload::Owned(bytes) => bytes,
     };
     Stored {

@@ -19,6 +19,7 @@ use trihop_transport::topology::{Rank, Topology};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::bytes::Bytes;
 use super::wire::{HEAD_BYTES, Payload, kinds};
 use crate::endpoint::StreamId;
 use crate::engine::BadRun;
@@ -380,7 +381,7 @@ impl Parts {
         };
         place.copy_from_slice(bytes);
         growing.come += bytes.len();
-        if let Payload::Owned(record) = record {
+        if let Payload::Owned(Bytes::Own(record)) = record {
             long_buffers::keep(record);
         }
         Ok(None)
@@ -452,7 +453,7 @@ fn zeroed(bytes: usize) -> Result<Vec<u8>, BadRun> {
 /// A record in memory of its own.
 fn owned(record: Payload<'_>) -> Result<Vec<u8>, BadRun> {
     match record {
-        Payload::Owned(record) => Ok(record),
+        Payload::Owned(record) => Ok(record.into_vec_with(0)),
         Payload::Borrowed(record) => {
             let no_memory = |_| BadRun::NoMemory(record.len());
             let mut copy = long_buffers::take(record.len()).map_err(no_memory)?;

@@ -96,6 +96,8 @@ pub enum Poll {
     /// Of a barrier: until all of its parties but one wait in it. Gives how many wait.
     /// [`Error::BarrierBroken`](crate::Error::BarrierBroken) where it is broken.
     OneMissing = 18,
+    /// Gives how many gets, peeks and pops wait, at once.
+    Receivers = 19,
 }
 
 impl Poll {
@@ -120,6 +122,7 @@ impl Poll {
             Self::Broken,
             Self::Available,
             Self::OneMissing,
+            Self::Receivers,
         ];
         all.get(number as usize).copied()
     }
@@ -130,7 +133,7 @@ impl Poll {
             Self::In | Self::Out | Self::InOrOut | Self::Empty | Self::Full | Self::Closed => true,
             Self::Acquire | Self::Zero | Self::Arrive => true,
             Self::Available | Self::OneMissing => true,
-            Self::Size | Self::Capacity | Self::Release | Self::Value => false,
+            Self::Size | Self::Capacity | Self::Receivers | Self::Release | Self::Value => false,
             Self::Abort | Self::Reset | Self::Waiting | Self::Broken => false,
         }
     }
@@ -159,7 +162,8 @@ impl Poll {
             | Self::Empty
             | Self::Full
             | Self::Size
-            | Self::Capacity => ChannelKind::Messages,
+            | Self::Capacity
+            | Self::Receivers => ChannelKind::Messages,
         };
         own == kind
     }
@@ -173,7 +177,7 @@ mod tests {
     fn numbers_name_what_they_stand_for() {
         for number in 0..40 {
             let (poll, kind) = (Poll::of(number), ChannelKind::of(number));
-            assert_eq!((poll.is_some(), kind.is_some()), (number < 19, number < 3));
+            assert_eq!((poll.is_some(), kind.is_some()), (number < 20, number < 3));
             assert!(poll.is_none_or(|poll| poll as u32 == number));
             assert!(kind.is_none_or(|kind| kind as u32 == number));
             let kinds = (0..3).filter_map(ChannelKind::of);

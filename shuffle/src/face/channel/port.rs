@@ -2,16 +2,20 @@
 
 use std::task::Waker;
 
+use trihop_transport::ring::Block;
 use trihop_transport::sync::{Arc, OnceLock};
 
+use super::bytes::Bytes;
 use super::client::{Answered, Expects, Room};
 use super::descriptor::Descriptor;
 use super::event::Event;
 use super::parts::{Carriers, Tail};
 use super::poll::{ChannelKind, Poll};
+use super::received::Buffer;
+use super::shared::{self, Passed};
 use super::terms::{ChannelLimits, Return, Timeout};
 use super::wait::{Limit, outcome};
-use super::wire::{Request, kinds};
+use super::wire::{Payload, Request, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
 use crate::error::{Error, Result};
@@ -115,19 +119,19 @@ impl<S: Seat> Port<S> {
     pub fn start_send(
         &self,
         kind: u32,
-        bytes: &[u8],
+        message: &mut Outgoing<'_>,
         when: Return,
         limit: &Limit,
         tries: bool,
     ) -> Result<u64> {
         self.has_messages("messages to be sent")?;
         let most = self.longest();
-        if bytes.len() > most {
-            let (bytes, limit) = (bytes.len(), most);
-            return Err(Error::TooLarge { bytes, limit });
+        let bytes = message.as_slice().len();
+        if bytes > most {
+            return Err(Error::TooLarge { bytes, limit: most });
         }
         self.channels.enter(SEND)?;
-        let length = bytes.len() as u64;
+        let length = bytes as u64;
         let id = self.room(length, when, limit, tries)?;
         let request = Request::Send {
             port: self.at_owner,
@@ -137,10 +141,21 @@ impl<S: Seat> Port<S> {
             kind,
         };
         if self.is_here() {
-            self.channels.ask_here(request, bytes);
+            let payload = match message {
+                Outgoing::Given(buffer) => Payload::Owned(buffer.take()),
+                // From where another rank of the node may have it.
+                Outgoing::Lent(bytes) => match self.copied(bytes) {
+                    Some(block) => Payload::Owned(block.into()),
+                    None => Payload::Borrowed(bytes),
+                },
+            };
+            self.channels.ask_here(request, payload);
             return Ok(id);
         }
-        let sent = self.put(request, bytes, tries);
+        let sent = match message {
+            Outgoing::Lent(bytes) => self.put(request, bytes, tries),
+            Outgoing::Given(buffer) => self.put_buffer(request, buffer, tries),
+        };
         if let Err(error) = sent {
             let others = (self.channels.office.client()).undo_send(self.number, length, id);
             if others {
@@ -150,6 +165,12 @@ impl<S: Seat> Port<S> {
             return Err(error);
         }
         Ok(id)
+    }
+
+    /// A copy of a message for the owner in memory that the node shares, where there is any for it.
+    fn copied(&self, message: &[u8]) -> Option<Block> {
+        let shared = self.channels.office.shared()?;
+        shared.copy(self.descriptor.owner(), message)
     }
 
     /// Counts a send of so many bytes once the window has room for it: as
@@ -186,6 +207,11 @@ impl<S: Seat> Port<S> {
     /// Sends a message that the window has room for to another rank.
     fn put(&self, request: Request, bytes: &[u8], tries: bool) -> Result<()> {
         let (handle, target) = (&self.channels.handle, self.descriptor.owner());
+        if bytes.len() >= shared::LEAST_BYTES
+            && let Some(sent) = self.put_copy(request, bytes, tries)
+        {
+            return sent;
+        }
         if let Some(carriers) = self.channels.office.carriers() {
             let at_once =
                 tries || handle.seat.is_in_handler() || handle.seat.may_wait(SEND).is_err();
@@ -204,13 +230,67 @@ impl<S: Seat> Port<S> {
                 handle.send_lent(target, kind, Record { bytes, tail })
             });
         }
-        with_request(request, bytes, |kind, record| match tries {
+        with_request(request, bytes, |kind, record| {
+            self.put_record(kind, record, tries)
+        })
+    }
+
+    /// As [`put`](Self::put); the memory of the message goes with it, where it may, and is empty
+    /// then.
+    fn put_buffer(&self, request: Request, buffer: &mut Buffer, tries: bool) -> Result<()> {
+        let target = self.descriptor.owner();
+        let shared = self.channels.office.shared();
+        let passed = match shared {
+            Some(shared) => shared.pass(target, buffer.take()),
+            None => Err(buffer.take()),
+        };
+        let sent = match passed {
+            Ok(passed) => self.put_passed(request, passed, tries),
+            Err(own) => (self.put(request, &own, tries)).map_err(|error| (error, own)),
+        };
+        sent.map_err(|(error, message)| {
+            *buffer = message.into();
+            error
+        })
+    }
+
+    /// Sends a long message to a rank of the node by a copy that it reads in place; `None` where that
+    /// is not possible.
+    fn put_copy(&self, request: Request, bytes: &[u8], tries: bool) -> Option<Result<()>> {
+        let shared = self.channels.office.shared()?;
+        let passed = shared.pass_copy(self.descriptor.owner(), bytes)?;
+        let sent = self.put_passed(request, passed, tries);
+        Some(sent.map_err(|(error, _)| error))
+    }
+
+    #[inline]
+    fn put_record(&self, kind: u32, record: &[u8], tries: bool) -> Result<()> {
+        let (handle, target) = (&self.channels.handle, self.descriptor.owner());
+        match tries {
             true => handle.try_send(|out| out.try_send(target, kind, record)),
             false => handle.send(
                 |out| out.try_send(target, kind, record),
                 |out| out.send_or_spill(target, kind, record),
             ),
-        })
+        }
+    }
+
+    /// Sends a message to a rank of the node that was passed on to it.
+    ///
+    /// # Errors
+    /// With the message, which nobody was told of.
+    fn put_passed(
+        &self,
+        request: Request,
+        passed: Passed,
+        tries: bool,
+    ) -> Result<(), (Error, Bytes)> {
+        let sent = with_scratch(|record| {
+            passed.write(record);
+            let kind = request.write(record) | kinds::SHARED;
+            self.put_record(kind, record, tries)
+        });
+        sent.map_err(|error| (error, passed.take_back()))
     }
 
     /// Sends a message in parts without waiting; false where that is not possible now, and nothing
@@ -360,7 +440,7 @@ impl<S: Seat> Port<S> {
 
     /// Makes a request that no room is waited for: with the next call where that is not possible,
     /// inside a handler of an inline job.
-    pub fn ask_later(&self, request: Request, bytes: Vec<u8>) {
+    pub fn ask_later(&self, request: Request, bytes: Bytes) {
         let channels = &self.channels;
         if S::MOVES_ALONE {
             // Where that fails the job has, or the stream was shut down.
@@ -373,6 +453,22 @@ impl<S: Seat> Port<S> {
         if channels.handle.seat.with("a request", |_| Ok(())).is_ok() {
             // What is left goes with the next call.
             let _ = channels.ask_unasked();
+        }
+    }
+}
+
+/// A message that is sent.
+pub(super) enum Outgoing<'a> {
+    Lent(&'a [u8]),
+    /// With its memory, which is empty once that is given away.
+    Given(&'a mut Buffer),
+}
+
+impl Outgoing<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Given(buffer) => buffer,
         }
     }
 }
@@ -409,7 +505,7 @@ impl<S: Seat> Drop for Port<S> {
             return; // with the last answer that is under way
         };
         drop(client);
-        self.ask_later(close, Vec::new());
+        self.ask_later(close, Bytes::default());
     }
 }
 
@@ -555,14 +651,93 @@ impl<S: Seat> Channel<S> {
     /// [`Error::Nested`] in handlers; as every call where a rank is gone. What becomes of a message
     /// whose send has returned before is counted by [`Channel::failures`].
     pub fn send(&self, kind: u32, bytes: &[u8], when: Return, timeout: Timeout) -> Result<()> {
+        self.send_out(kind, Outgoing::Lent(bytes), when, timeout)
+    }
+
+    /// As [`Channel::send`], of a message whose memory is given away: one that was made in
+    /// [`Channel::buffer`], or got from whichever channel. Inside of a node nothing of it is copied
+    /// where it is in shared memory, and on the owner's rank in any case; for another node it is
+    /// sent as all others.
+    ///
+    /// `message` is empty once its memory is given away, and has its bytes still where nothing has
+    /// left. The owner may refuse what has left, as for want of room when it is tried
+    /// [once](Timeout::Once): then it is gone with the call.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_buffer(
+        &self,
+        kind: u32,
+        message: &mut Buffer,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<()> {
+        self.send_out(kind, Outgoing::Given(message), when, timeout)
+    }
+
+    /// Memory for a message of so many bytes that is to be sent by this port: filled by the
+    /// program, and then given to [`Channel::send_buffer`]. Of a long one, for an owner on this
+    /// node, it is memory that the ranks of the node share, as long as there is some; then the
+    /// message is not copied at all. What is in it at first means nothing.
+    ///
+    /// ```
+    /// use trihop_shuffle::channel::{Return, Timeout};
+    /// use trihop_shuffle::{ChannelLimits, Job, Options};
+    ///
+    /// let job = Job::start(Options::from_env()?)?;
+    /// let channels = job.channels("fields").open()?;
+    /// let fields = channels.create(ChannelLimits::default())?;
+    /// let mut field = fields.buffer(1 << 20)?;
+    /// field.fill(7);
+    /// fields.send_buffer(0, &mut field, Return::WhenDeposited, Timeout::Never)?;
+    /// assert!(field.is_empty());
+    /// assert_eq!(fields.get(Timeout::Never)?.bytes, vec![7; 1 << 20]);
+    /// drop(fields);
+    /// channels.shutdown()?;
+    /// job.shutdown()?;
+    /// # Ok::<(), trihop_shuffle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] above what a message of the channel may have; [`Error::Misuse`] where
+    /// it has no messages; [`Error::NoMemory`].
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        let port = &*self.0;
+        port.has_messages("messages to be sent")?;
+        let limit = port.longest();
+        if bytes > limit {
+            return Err(Error::TooLarge { bytes, limit });
+        }
+        let shared = port.channels.office.shared();
+        let shared = shared.filter(|shared| shared.is_for(port.descriptor.owner(), bytes));
+        if let Some(block) = shared.and_then(|shared| shared.take(bytes)) {
+            return Ok(Bytes::from(block).into());
+        }
+        let mut own = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
+        own.resize(bytes, 0);
+        Ok(own.into())
+    }
+
+    fn send_out(
+        &self,
+        kind: u32,
+        mut message: Outgoing<'_>,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<()> {
         let port = &*self.0;
         if when != Return::Immediately {
             port.channels.handle.seat.may_wait(SEND)?;
         }
         let limit = Limit::new(timeout);
-        let send = || {
+        let tries_again = !S::MOVES_ALONE && port.is_here() && when.is_answered();
+        let is_given = matches!(message, Outgoing::Given(_));
+        if tries_again && is_given && limit.is_once() {
+            port.channels.handle.seat.progress(SEND)?; // it can be sent but once
+        }
+        let mut send = || {
             let tries = when == Return::Immediately || limit.is_once();
-            let id = port.start_send(kind, bytes, when, &limit, tries)?;
+            let id = port.start_send(kind, &mut message, when, &limit, tries)?;
             if !when.is_answered() {
                 return Ok(());
             }
@@ -571,7 +746,7 @@ impl<S: Seat> Channel<S> {
         };
         match send() {
             // As of gets.
-            Err(Error::WouldBlock) if !S::MOVES_ALONE && port.is_here() && when.is_answered() => {
+            Err(Error::WouldBlock) if tries_again && !is_given => {
                 port.channels.handle.seat.progress(SEND)?;
                 send()
             }

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use trihop_transport::topology::Rank;
 
+use super::bytes::Bytes;
 use super::owner::{SPARE_BYTES, Stored};
 use crate::queue::long_buffers;
 
@@ -41,22 +42,54 @@ pub struct Filled {
     pub length: usize,
 }
 
-/// The bytes of a message that was got, in the memory in which they came: a slice. Where they are
-/// many, dropping it leaves the memory to the next messages, which spares them fresh pages;
-/// [`Buffer::into_vec`] keeps it.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Buffer(Vec<u8>);
+/// The bytes of a message, in the memory in which they came, or [from which they
+/// are](super::Channel::buffer) to be sent: a slice. Where they are many, dropping it leaves the
+/// memory to the next messages, which spares them fresh pages; [`Buffer::into_vec`] keeps it.
+///
+/// That memory may be shared with other ranks of the node. Nobody else uses it meanwhile, but a
+/// forked child does not have it: what is to outlive a `fork` is copied before.
+#[derive(Default)]
+pub struct Buffer(Bytes);
 
 impl Buffer {
-    /// The bytes in memory that is the caller's for good: nothing is copied.
+    /// The bytes in memory that is the caller's for good. Nothing is copied, but for what lies in
+    /// memory of a neighbour.
     pub fn into_vec(mut self) -> Vec<u8> {
+        self.take().into_vec_with(0)
+    }
+
+    /// As [`Buffer::into_vec`], of bytes that need not be copied for that.
+    ///
+    /// # Errors
+    /// They would have to be: they lie in memory of a neighbour.
+    pub fn try_into_vec(mut self) -> Result<Vec<u8>, Self> {
+        match self.take() {
+            Bytes::Own(bytes) => Ok(bytes),
+            shared => Err(Self(shared)),
+        }
+    }
+
+    /// Leaves it empty.
+    pub(super) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.0)
+    }
+
+    /// Whether they are in memory that is shared.
+    #[cfg(test)]
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.0, Bytes::Shared(_))
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes)
+        Self(bytes.into())
     }
 }
 
@@ -69,11 +102,27 @@ impl From<Buffer> for Vec<u8> {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // Those of shorter ones would drive long ones out.
-        if self.0.capacity() > SPARE_BYTES {
-            long_buffers::keep(std::mem::take(&mut self.0));
+        if let Bytes::Own(bytes) = &mut self.0
+            && bytes.capacity() > SPARE_BYTES
+        {
+            long_buffers::keep(std::mem::take(bytes));
         }
     }
 }
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        self.to_vec().into()
+    }
+}
+
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Buffer {}
 
 impl Deref for Buffer {
     type Target = [u8];
@@ -85,7 +134,10 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        match &mut self.0 {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(block) => block,
+        }
     }
 }
 
@@ -97,7 +149,7 @@ impl AsRef<[u8]> for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
+        (**self).fmt(formatter)
     }
 }
 
@@ -127,6 +179,6 @@ impl<const N: usize> PartialEq<&[u8; N]> for Buffer {
 
 impl PartialEq<Vec<u8>> for Buffer {
     fn eq(&self, other: &Vec<u8>) -> bool {
-        self.0 == *other
+        **self == **other
     }
 }

@@ -3,6 +3,7 @@
 use trihop_transport::topology::Rank;
 
 use super::asked::{Asked, FromAnswer};
+use super::bytes::Bytes;
 use super::client::{Answered, Expects};
 use super::descriptor::Descriptor;
 use super::office::News;
@@ -112,7 +113,7 @@ impl<S: Seat> Port<S> {
     }
 
     /// Leaves the buffer of a message to the next one.
-    fn spare(&self, bytes: Vec<u8>) {
+    fn spare(&self, bytes: Bytes) {
         let office = &self.channels().office;
         match self.is_here() {
             true => office.owner().spare(bytes),

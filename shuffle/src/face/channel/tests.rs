@@ -92,6 +92,7 @@ mod getmsg;
 mod given_up;
 mod kept;
 mod long;
+mod memory;
 
 /// A channel that rank `owner` makes, on all ranks.
 fn shared<S: Seat>(
@@ -256,6 +257,17 @@ fn calls_wait_as_long_as_they_may<S: Seat>(
         assert_eq!(channel.failures().0, 2);
         assert_eq!(channel.pop(Timeout::Once), Err(Error::WouldBlock));
         assert_eq!(channel.poll(Poll::Empty, Timeout::Never)?, 0);
+        assert_eq!(channel.poll(Poll::Receivers, Timeout::Never)?, 0);
+        let waiting = [
+            channel.start_get(Timeout::Never)?,
+            channel.start_get(Timeout::Never)?,
+        ];
+        assert_eq!(channel.poll(Poll::Receivers, Timeout::Never)?, 2);
+        channel.send(6, &[], Return::WhenReceived, Timeout::Never)?;
+        assert_eq!(channel.poll(Poll::Receivers, Timeout::Never)?, 1);
+        drop(waiting); // the first one's message goes back
+        assert_eq!(channel.poll(Poll::Receivers, Timeout::Never)?, 0);
+        assert_eq!(channel.get(Timeout::Never)?.kind, 6);
     }
     job.barrier()
 }

@@ -4,6 +4,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::bytes::Bytes;
 use super::poll::Poll;
 use super::terms::{ChannelLimits, Return, Take};
 
@@ -24,6 +25,8 @@ pub(super) mod kinds {
     /// With one of the others: its message comes in parts. Alone: no more of one comes than so many
     /// bytes.
     pub const CUT: u32 = 1 << 8;
+    /// With one of the others: its message lies in memory of the node, and here is said where.
+    pub const SHARED: u32 = 1 << 9;
 }
 
 /// The value of an answer with a message.
@@ -39,10 +42,11 @@ pub(super) const HEAD_BYTES: usize = size_of::<RawAnswer>();
 /// The bytes of a message, or a record in which they are.
 pub(super) enum Payload<'a> {
     Borrowed(&'a [u8]),
-    Owned(Vec<u8>),
+    Owned(Bytes),
 }
 
 impl Payload<'_> {
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
@@ -51,13 +55,11 @@ impl Payload<'_> {
     }
 
     /// Its first `count` bytes.
+    #[inline]
     pub fn first(self, count: usize) -> Self {
         match self {
             Self::Borrowed(bytes) => Self::Borrowed(&bytes[..count]),
-            Self::Owned(mut bytes) => {
-                bytes.truncate(count);
-                Self::Owned(bytes)
-            }
+            Self::Owned(bytes) => Self::Owned(bytes.first(count)),
         }
     }
 }
@@ -210,6 +212,7 @@ impl Request {
     }
 
     /// The request in a record of this kind, and the bytes before it; `None` for what cannot be.
+    #[inline]
     pub fn parse(kind: u32, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (rest, raw) = RawRequest::ref_from_suffix(bytes).ok()?;
         let (port, what, id) = (raw.port.get(), raw.what.get(), raw.id.get());

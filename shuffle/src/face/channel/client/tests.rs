@@ -46,7 +46,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     let port = open(&mut client);
     let id = client.begin(port, Expects::Message);
     let cancel = Request::Cancel { port: AT_OWNER, id };
-    assert_eq!(client.abandon(port, id), [(cancel, Vec::new())]);
+    assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
     assert_eq!(client.close(port), None);
     let about = About {
         number: 5,
@@ -62,7 +62,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
         kind: 9,
         source: 2,
     };
-    assert_eq!(back, Some((id, request, b"late".to_vec())));
+    assert_eq!(back, Some((id, request, b"late".to_vec().into())));
     assert_eq!(close, None, "it would overtake the message");
     let again = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     assert_eq!(again.err(), Some("a second answer to one request"));
@@ -113,7 +113,7 @@ fn only_what_was_asked_for_within_so_many_bytes_may_be_too_long() {
     let fits = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     assert!(fits.is_ok());
     let message = client.take_answer(port, id).unwrap().message;
-    assert_eq!(message.unwrap().bytes, b"late");
+    assert_eq!(&message.unwrap().bytes[..], b"late");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     let Effects { back, close, .. } = effects.unwrap();
     assert_eq!((back, close), (None, None));
     let close = Request::Close { port: AT_OWNER };
-    let behind = [cancel, close].map(|request| (OWNER, request, Vec::new()));
+    let behind = [cancel, close].map(|request| (OWNER, request, Bytes::default()));
     assert_eq!(client.unasked, behind);
 }
 
@@ -173,14 +173,14 @@ fn what_was_acquired_for_nobody_goes_back() {
     // Answered before it is taken back, and after.
     let id = client.begin(port, Expects::Permit);
     assert_eq!(end(&mut client, id, Status::Done), None);
-    assert_eq!(client.abandon(port, id), [(back, Vec::new())]);
+    assert_eq!(client.abandon(port, id), [(back, Bytes::default())]);
     for (status, goes) in [
-        (Status::Done, Some((id + 1, back, Vec::new()))),
+        (Status::Done, Some((id + 1, back, Bytes::default()))),
         (Status::TimedOut, None),
     ] {
         let id = client.begin(port, Expects::Permit);
         let cancel = Request::Cancel { port: AT_OWNER, id };
-        assert_eq!(client.abandon(port, id), [(cancel, Vec::new())]);
+        assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
         assert_eq!(end(&mut client, id, status), goes);
         assert_eq!(client.returned(port, id), None);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::bytes::Bytes;
 use super::super::terms::ChannelLimits;
 use super::super::wire::{AnswerHead, Ended, HEAD_BYTES, Status, message};
 use super::queue::Stored;
@@ -17,7 +18,10 @@ pub(crate) struct Spare(VecDeque<Vec<u8>>);
 
 impl Spare {
     /// Keeps a buffer, if it is worth it, in place of the oldest.
-    pub fn put(&mut self, mut buffer: Vec<u8>) {
+    pub fn put(&mut self, buffer: Bytes) {
+        let Bytes::Own(mut buffer) = buffer else {
+            return; // it is free
+        };
         match buffer.capacity() {
             0 => return,
             1..=SPARE_BYTES => {}
@@ -57,7 +61,7 @@ pub(crate) struct Answer {
     pub to: u32,
     pub head: AnswerHead,
     /// A message, or the limits of a channel that was opened.
-    pub bytes: Option<Vec<u8>>,
+    pub bytes: Option<Bytes>,
 }
 
 #[derive(Debug)]
@@ -350,7 +354,7 @@ impl Ports {
     }
 
     /// Takes the buffer of a message that is gone.
-    pub fn spare(&mut self, bytes: Vec<u8>) {
+    pub fn spare(&mut self, bytes: Bytes) {
         self.spare.put(bytes);
     }
 }
@@ -362,17 +366,17 @@ mod tests {
     #[test]
     fn a_short_message_has_no_long_buffer_and_one_that_fits_is_used_again() {
         let mut spare = Spare::default();
-        spare.put(Vec::with_capacity(SPARE_BYTES));
-        spare.put(Vec::with_capacity(66));
+        spare.put(Vec::with_capacity(SPARE_BYTES).into());
+        spare.put(Vec::with_capacity(66).into());
         let fits = spare.0[1].as_ptr();
         let short = spare.copy(&[7]);
         assert_eq!((short.as_ptr(), &short[..]), (fits, &[7][..]));
         let second = spare.copy(&[8]);
         assert!(second.capacity() <= 66, "{}", second.capacity());
         // Long ones that nobody uses give way.
-        spare.put(second);
+        spare.put(second.into());
         for _ in 0..SPARE_BUFFERS - 1 {
-            spare.put(Vec::with_capacity(8));
+            spare.put(Vec::with_capacity(8).into());
         }
         assert_eq!(spare.0.len(), SPARE_BUFFERS);
         assert!(spare.0.iter().all(|spare| spare.capacity() <= 66));

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::bytes::Bytes;
 use super::super::poll::{ChannelKind, Poll};
 use super::super::terms::{ChannelLimits, Return, Take};
 use super::super::wire::{About, Status};
@@ -13,7 +14,7 @@ use super::ports::Ports;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub about: About,
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     pub receipt: Option<Receipt>,
 }
 
@@ -127,6 +128,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn put(
         &mut self,
         (port, id): (u32, u64),
@@ -156,6 +158,7 @@ impl Queue {
     }
 
     /// Takes a message in, has it wait until `deadline_ns`, or refuses it where that is none.
+    #[inline]
     pub fn send(
         &mut self,
         (port, id): (u32, u64),
@@ -275,7 +278,7 @@ impl Queue {
             let Some(first) = self.messages.front() else {
                 return;
             };
-            let bytes = ports.copy(&first.bytes);
+            let bytes = ports.copy(&first.bytes).into();
             let copy = Stored {
                 about: first.about,
                 bytes,
@@ -344,6 +347,7 @@ impl Queue {
         match poll {
             Poll::Size => holds(true, size),
             Poll::Capacity => holds(true, self.limits.messages.into()),
+            Poll::Receivers => holds(true, self.gets.len() as u64),
             Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
             Poll::In | Poll::InOrOut if self.closed && size == 0 => never,
             Poll::Out | Poll::Full if self.closed => never,

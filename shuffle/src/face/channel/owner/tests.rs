@@ -47,7 +47,8 @@ fn event() -> impl Strategy<Value = Event> {
     let port = 0..RANKS;
     let timeout = || prop_oneof![Just(0), Just(u64::MAX), 1u64..30];
     let when = (0u32..4).prop_map(|number| Return::of(number).unwrap());
-    let poll = (0u32..8).prop_map(|number| Poll::of(number).unwrap());
+    let poll = prop_oneof![8 => 0u32..8, 1 => Just(Poll::Receivers as u32)];
+    let poll = poll.prop_map(|number| Poll::of(number).unwrap());
     prop_oneof![
         12 => (port.clone(), when, timeout(), 0usize..41).prop_map(|(a, b, c, d)| Event::Send(a, b, c, d)),
         10 => (port.clone(), take(), timeout()).prop_map(|(a, b, c)| Event::Get(a, b, c)),
@@ -192,7 +193,7 @@ impl Model {
                     Poll::Empty => size == 0 && !sends,
                     Poll::Full => !room && !self.closed,
                     Poll::Closed => self.closed,
-                    Poll::Size | Poll::Capacity => true,
+                    Poll::Size | Poll::Capacity | Poll::Receivers => true,
                     _ => unreachable!("of queues of messages"),
                 };
                 let never = self.closed

@@ -57,7 +57,7 @@ fn with_an_untold_get<S: Seat>(
         timeout_ns: u64::MAX,
         kind: 0,
     };
-    channels.ask_here(send, &[1; 1024]);
+    channels.ask_here(send, Payload::Borrowed(&[1; 1024]));
     job.barrier()?;
     Ok(waits(&channels, &channel))
 }

@@ -410,3 +410,55 @@ fn kept_messages_that_no_answer_would_bring_are_refused_and_stay_kept() {
         run::<threaded::Threaded>(2, between, job_of_short_messages);
     }
 }
+
+/// Rank 0 leaves long messages at rank 1, on its node, which keeps them in the memory in which they
+/// have come.
+fn job_with_long_messages<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let channels = S::open_all(job.channels("first"))?;
+    let channel = shared(&job, &channels, 1, ChannelLimits::default())?;
+    if job.rank().0 == 0 {
+        for kind in 0..3 {
+            let message = [kind as u8; 50_000];
+            channel.send(kind, &message, Return::WhenDeposited, Timeout::Never)?;
+        }
+    }
+    job.barrier()?;
+    *between.named.lock().unwrap() = vec![channel.descriptor()];
+    drop(channel);
+    between.keep(job.rank().0, channels.keep()?);
+    job.shutdown()
+}
+
+/// Its own messages leave those alone, which any rank gets.
+fn job_that_gets_them<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<()> {
+    let kept = between.kept(job.rank().0).unwrap();
+    let channels = S::open_all(job.channels("second").keeping(&kept))?;
+    let port = channels.attach(&between.named()[0])?;
+    if job.rank().0 == 0 {
+        port.send(3, &[3; 50_000], Return::WhenDeposited, Timeout::Never)?;
+    }
+    job.barrier()?;
+    for (kind, rank) in (0..4).zip([0, 1, 2, 2]) {
+        if job.rank().0 == rank {
+            let got = port.get(Timeout::Never)?;
+            assert_eq!((got.kind, got.source), (kind, Rank(0)));
+            assert!(got.bytes == [kind as u8; 50_000]);
+        }
+        job.barrier()?;
+    }
+    drop(port);
+    channels.shutdown()?;
+    job.shutdown()
+}
+
+#[test]
+fn long_messages_are_kept_in_the_memory_in_which_they_came() {
+    let between = Between::of(3);
+    if run::<crate::Inline<'static>>(3, between, job_with_long_messages) {
+        run::<crate::Inline<'static>>(3, between, job_that_gets_them);
+    }
+    let between = Between::of(3);
+    if run::<threaded::Threaded>(3, between, job_with_long_messages) {
+        run::<threaded::Threaded>(3, between, job_that_gets_them);
+    }
+}

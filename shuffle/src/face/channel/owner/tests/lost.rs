@@ -89,7 +89,11 @@ impl Asked {
         while let Some(answer) = self.owner.take_answer() {
             assert_eq!(answer.to, 2);
             if answer.head.status != Status::Credit {
-                all.push((answer.head.id, answer.head.status, answer.bytes));
+                all.push((
+                    answer.head.id,
+                    answer.head.status,
+                    answer.bytes.map(|bytes| bytes.to_vec()),
+                ));
             }
         }
         all
