@@ -272,6 +272,12 @@ class Kept:
     def descriptors(self) -> list[str]: ...
 
 @final
+class Message:
+    @property
+    def array(self) -> npt.NDArray[np.uint8]: ...
+    def __len__(self) -> int: ...
+
+@final
 class Channel:
     @property
     def descriptor(self) -> str: ...
@@ -293,6 +299,16 @@ class Channel:
     def get_array(
         self, *, timeout: float | None = None
     ) -> tuple[int, int, npt.NDArray[np.uint8]]: ...
+    def get_buffer(self, *, timeout: float | None = None) -> tuple[int, int, Message]: ...
+    def buffer(self, length: int) -> Message: ...
+    def send_buffer(
+        self,
+        message: Message,
+        kind: int = 0,
+        *,
+        when: _When = "deposited",
+        timeout: float | None = None,
+    ) -> None: ...
     def get_into(
         self, buffer: _Bytes, *, timeout: float | None = None
     ) -> tuple[int, int, int]: ...

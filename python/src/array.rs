@@ -3,12 +3,13 @@
 //! The stable ABI of CPython 3.9 has no buffer protocol, but numpy takes whatever has it, and says
 //! where an array lies by `__array_interface__`, which is also how it takes memory of ours.
 
-use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use trihop::channel::Buffer;
 
 /// The bytes of an object, in one piece; it is kept alive.
 pub struct View<'py> {
@@ -295,7 +296,7 @@ impl ItemType {
     /// An array of items over memory that it keeps.
     pub fn array<'py>(&self, py: Python<'py>, items: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         let count = items.len() / self.bytes;
-        let array = Block::array(py, items)?;
+        let array = Shared::from(Buffer::from(items)).array(py)?;
         let array = array.call_method1(intern!(py, "view"), (&self.base,))?;
         if self.row.is_empty() {
             return Ok(array);
@@ -389,34 +390,45 @@ impl<'py> TargetView<'py> {
     }
 }
 
+/// The bytes of a message, which arrays of numpy lie over.
+#[derive(Clone)]
+pub struct Shared {
+    bytes: Arc<Buffer>,
+    address: usize,
+}
+
+impl From<Buffer> for Shared {
+    fn from(mut bytes: Buffer) -> Self {
+        let address = bytes.as_mut_ptr() as usize;
+        let bytes = Arc::new(bytes);
+        Self { bytes, address }
+    }
+}
+
+impl Shared {
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// An array of bytes over them.
+    pub fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let block = Bound::new(py, Block(self.clone()))?;
+        numpy(py)?.call_method1(intern!(py, "asarray"), (block,))
+    }
+
+    /// The bytes, where no array lies over them.
+    ///
+    /// # Errors
+    /// Themselves.
+    pub fn into_buffer(self) -> Result<Buffer, Self> {
+        let Self { bytes, address } = self;
+        Arc::try_unwrap(bytes).map_err(|bytes| Self { bytes, address })
+    }
+}
+
 /// Memory that an array of numpy lies over. It refers to this, so the memory stays.
 #[pyclass(frozen, module = "trihop")]
-pub struct Block {
-    address: usize,
-    length: usize,
-    capacity: usize,
-}
-
-impl Block {
-    /// An array of bytes, which nothing else refers to.
-    pub fn array(py: Python<'_>, bytes: Vec<u8>) -> PyResult<Bound<'_, PyAny>> {
-        let mut bytes = ManuallyDrop::new(bytes);
-        let block = Self {
-            address: bytes.as_mut_ptr() as usize,
-            length: bytes.len(),
-            capacity: bytes.capacity(),
-        };
-        numpy(py)?.call_method1(intern!(py, "asarray"), (Bound::new(py, block)?,))
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: these are the parts of the vector that `array` has taken apart, once; no array
-        // is left, since each refers to this.
-        drop(unsafe { Vec::from_raw_parts(self.address as *mut u8, self.length, self.capacity) });
-    }
-}
+pub struct Block(Shared);
 
 #[pymethods]
 impl Block {
@@ -425,8 +437,8 @@ impl Block {
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
-        interface.set_item("shape", (self.length,))?;
-        interface.set_item("data", (self.address, false))?;
+        interface.set_item("shape", (self.0.len(),))?;
+        interface.set_item("data", (self.0.address, false))?;
         Ok(interface)
     }
 }
@@ -482,7 +494,7 @@ impl Numbers {
             Self::Signed(numbers) => ("i8", each(numbers, i64::to_ne_bytes)),
             Self::Float(numbers) => ("f8", each(numbers, f64::to_ne_bytes)),
         };
-        let array = Block::array(py, bytes.into_flattened())?;
+        let array = Shared::from(Buffer::from(bytes.into_flattened())).array(py)?;
         let array = array.call_method1(intern!(py, "view"), (name,))?;
         let array = array.call_method1(intern!(py, "reshape"), (given.shape,))?;
         match given.is_scalar {

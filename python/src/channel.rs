@@ -1,13 +1,15 @@
 //! Channels: bounded queues of messages, each on the rank that has made it.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use trihop::ChannelLimits;
-use trihop::channel::{self, ChannelKind, Descriptor, Filled, Poll, Received, Return};
+use trihop::channel::{self, Buffer, ChannelKind, Descriptor, Filled, Poll, Received, Return};
 use trihop::threaded;
 
-use crate::array::{Block, Room, View};
+use crate::array::{Room, Shared, View};
 use crate::detached::{Detached, Ended};
 use crate::error::Failure;
 use crate::guest::Guests;
@@ -257,8 +259,49 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let got = py.detach(|| self.channel.get(timeout));
         let got = got?;
-        let array = Block::array(py, got.bytes.into_vec())?;
+        let array = Shared::from(got.bytes).array(py)?;
         (got.source.0, got.kind, array).into_pyobject(py)
+    }
+
+    /// As `get`, and the bytes are a `Message`, which `send_buffer` gives away again.
+    #[pyo3(signature = (*, timeout=None))]
+    fn get_buffer<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
+        let timeout = timeout_of(timeout)?;
+        let got = py.detach(|| self.channel.get(timeout));
+        let got = got?;
+        let message = Bound::new(py, Message::from(got.bytes))?;
+        (got.source.0, got.kind, message).into_pyobject(py)
+    }
+
+    /// Memory for a message of `length` bytes that is to be sent by this port: its `array` is
+    /// written to, and then `send_buffer` gives it away. Of a long one, for an owner on this node,
+    /// it is memory that the ranks of the node share, as long as there is some: then the message is
+    /// not copied at all. What is in it at first means nothing.
+    ///
+    /// Raises `Misuse` for a message that is too long.
+    fn buffer(&self, length: usize) -> PyResult<Message> {
+        Ok(self.channel.buffer(length)?.into())
+    }
+
+    /// As `send`, of a `Message`, whose memory is given away: it is empty once that is so, and has
+    /// its bytes still where the call fails with nothing sent.
+    ///
+    /// Raises `Misuse` while an array over it is still there, and else as `send`.
+    #[pyo3(signature = (message, kind=0, *, when="deposited", timeout=None))]
+    fn send_buffer(
+        &self,
+        py: Python<'_>,
+        message: &Message,
+        kind: u32,
+        when: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let when = named("when", when, WHEN)?;
+        let timeout = timeout_of(timeout)?;
+        let mut buffer = message.take()?;
+        let sent = py.detach(|| self.channel.send_buffer(kind, &mut buffer, when, timeout));
+        message.put(buffer);
+        Ok(sent?)
     }
 
     /// As `get`, into the beginning of an array or of whatever has the buffer protocol and may be
@@ -418,6 +461,53 @@ const WHAT: &[(&str, Poll)] = &[
     ("broken", Poll::Broken),
     ("one_missing", Poll::OneMissing),
 ];
+
+/// The bytes of a message with their memory: one that `Channel.get_buffer` has got, or one that
+/// `Channel.buffer` has made and that is to be sent.
+#[pyclass(frozen, module = "trihop")]
+pub struct Message(Mutex<Shared>);
+
+impl From<Buffer> for Message {
+    fn from(bytes: Buffer) -> Self {
+        Self(Mutex::new(bytes.into()))
+    }
+}
+
+impl Message {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes, where nothing else refers to them; what is left is empty.
+    fn take(&self) -> PyResult<Buffer> {
+        let mut shared = self.shared();
+        let taken = std::mem::replace(&mut *shared, Buffer::default().into());
+        taken.into_buffer().map_err(|taken| {
+            *shared = taken;
+            let why = "an array over the message is still there; delete it before it is sent";
+            Failure::Misuse(why.to_owned()).into()
+        })
+    }
+
+    fn put(&self, bytes: Buffer) {
+        *self.shared() = bytes.into();
+    }
+}
+
+#[pymethods]
+impl Message {
+    /// An array of `uint8` over the bytes, to be read and written. The message cannot be sent
+    /// while it is there.
+    #[getter]
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared().clone();
+        shared.array(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.shared().len()
+    }
+}
 
 /// Those that are given, and the usual ones.
 pub fn limits_of(

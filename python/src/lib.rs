@@ -28,6 +28,7 @@ fn package(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::Channels>()?;
     module.add_class::<channel::Channel>()?;
     module.add_class::<channel::Kept>()?;
+    module.add_class::<channel::Message>()?;
     module.add_class::<guest::Guest>()?;
     module.add_class::<guest::Guests>()?;
     module.add_class::<request::Request>()?;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
-use trihop::channel::{ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout};
+use trihop::channel::{Buffer, ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout};
 use trihop::{ChannelLimits, guest, threaded};
 
 use crate::error::{Failure, of_call};
@@ -99,6 +99,23 @@ impl Port {
         timeout: Timeout,
     ) -> Result<(), Failure> {
         call!(self, port => port.send(kind, bytes, when, timeout))
+    }
+
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer, Failure> {
+        match self {
+            Self::Rank(port) => port.buffer(bytes).map_err(of_call),
+            Self::Guest(guest) => guest.free()?.buffer(bytes).map_err(of_call),
+        }
+    }
+
+    pub fn send_buffer(
+        &self,
+        kind: u32,
+        message: &mut Buffer,
+        when: Return,
+        timeout: Timeout,
+    ) -> Result<(), Failure> {
+        call!(self, port => port.send_buffer(kind, message, when, timeout))
     }
 
     pub fn get(&self, timeout: Timeout) -> Result<Received, Failure> {

@@ -177,6 +177,47 @@ assert numbers is None or numbers.tolist() == [0, 1, 2, 3]
     )
 
 
+def test_messages_are_passed_on_with_their_memory(program, shape):
+    program(
+        RAISED
+        + """
+with trihop.Job() as job:
+    channels = job.channels("fields")
+    mine = channels.create()
+    names = job.allgather(mine.descriptor.encode())
+    following = channels.attach(names[(job.rank + 1) % job.size].decode())
+    for turn in range(10):
+        if job.rank == 0:
+            message = following.buffer(100_000)
+            assert len(message) == 100_000
+            array = message.array
+            array[:] = turn + 1
+            raised(trihop.Misuse, lambda: following.send_buffer(message), "an array")
+            assert message.array[99_999] == turn + 1
+            del array
+            following.send_buffer(message, kind=turn)
+            assert len(message) == 0 and message.array.shape == (0,)
+            source, kind, got = mine.get_buffer(timeout=60.0)
+            assert (source, kind, len(got)) == (job.size - 1, turn, 100_000)
+            assert (got.array == turn + 1).all()
+            del got
+        else:
+            source, kind, message = mine.get_buffer(timeout=60.0)
+            following.send_buffer(message, kind)
+    raised(trihop.Misuse, lambda: mine.buffer(1 << 40), "bytes")
+    full = channels.create(messages=1)
+    full.send(b"first")
+    message = full.buffer(20_000)
+    raised(trihop.WouldBlock, lambda: full.send_buffer(message, timeout=0))
+    assert full.poll("receivers") == 0
+    job.barrier()
+    del following, mine, full
+    channels.close()
+""",
+        shape,
+    )
+
+
 def test_channels_go_on_in_the_next_job_at_an_agent(program):
     program(
         SHARED

@@ -418,9 +418,9 @@ pub unsafe extern "C" fn trihop_channel_buffer(
 }
 
 /// As `trihop_channel_send`, of a message whose memory is given away: one of
-/// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing of
-/// it is copied where it is in shared memory, and on the owner's rank in any case; for another node
-/// it is sent as all others.
+/// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing
+/// of it is copied where it is in shared memory, and on the owner's rank in any case; for another
+/// node it is sent as all others.
 ///
 /// `message` has no bytes once its memory is given away, and has them still where the call fails
 /// with nothing sent; give it back by `trihop_received_free` then. The owner may refuse what has

@@ -254,8 +254,8 @@ impl<S: Seat> Port<S> {
         })
     }
 
-    /// Sends a long message to a rank of the node by a copy that it reads in place; `None` where that
-    /// is not possible.
+    /// Sends a long message to a rank of the node by a copy that it reads in place; `None` where
+    /// that is not possible.
     fn put_copy(&self, request: Request, bytes: &[u8], tries: bool) -> Option<Result<()>> {
         let shared = self.channels.office.shared()?;
         let passed = shared.pass_copy(self.descriptor.owner(), bytes)?;
