@@ -448,8 +448,8 @@ typedef struct trihop_array_t trihop_array_t;
 typedef struct trihop_asked_t trihop_asked_t;
 
 // A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
-// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
-// and gets from it. Semaphores and barriers are channels too, which are polled only. What one
+// messages on the rank that has made it, its owner; any rank of the job sends to it and gets from
+// it. Semaphores and barriers are channels too, which are polled only. What one
 // thread sends by a port comes into the channel in that order; there is no order between ports.
 //
 // The owner does what it is asked in the order in which that comes, and what cannot be done at once
@@ -670,8 +670,9 @@ typedef struct trihop_options_t {
   // Memory of the stream's queues on a rank, in fixed shares.
   // Lanes, batches, receive slots, open runs and deliveries that wait are shares of
   // it. What each link must have, two batches and a small slot, comes on top where
-  // links are many, and so do long records, the spill, and what arrays keep of
-  // broadcasts, at most as much again.
+  // links are many, and so do long records, the spill, what arrays keep of
+  // broadcasts, at most as much again, and what channels share inside of a node, a
+  // quarter and 64 MiB at most.
   // Default 32 MiB; 64 KiB to 64 GiB; in bytes. Equal on all ranks.
   uint64_t memory_bytes;
   // Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
@@ -2480,9 +2481,9 @@ trihop_status_t trihop_channel_buffer(const struct trihop_channel_t *channel,
                                       struct trihop_received_t *message);
 
 // As `trihop_channel_send`, of a message whose memory is given away: one of
-// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing of
-// it is copied where it is in shared memory, and on the owner's rank in any case; for another node
-// it is sent as all others.
+// `trihop_channel_buffer`, or one that was got, from whichever channel. Inside of a node nothing
+// of it is copied where it is in shared memory, and on the owner's rank in any case; for another
+// node it is sent as all others.
 //
 // `message` has no bytes once its memory is given away, and has them still where the call fails
 // with nothing sent; give it back by `trihop_received_free` then. The owner may refuse what has

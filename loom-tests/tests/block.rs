@@ -34,17 +34,15 @@ impl Shared {
 fn passes<O: Orderings + 'static>() {
     loom::model(|| {
         let shared = Arc::new(Shared {
-            word: AtomicU64::new(2), // free
+            word: AtomicU64::new(block::made(1, 1)),
             byte: UnsafeCell::new(0),
             told: AtomicU64::new(0),
         });
         let readers = [(); 2].map(|()| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                if shared.told.load(Ordering::Relaxed) == 0 {
-                    return 0;
-                }
-                if !block::claim::<_, O>(&shared.word) {
+                let passed = shared.told.load(Ordering::Relaxed);
+                if !block::claim::<_, O>(&shared.word, passed) {
                     return 0;
                 }
                 assert_eq!(shared.read(), 7);
@@ -52,10 +50,9 @@ fn passes<O: Orderings + 'static>() {
                 1
             })
         });
-        assert!(block::is_free::<_, O>(&shared.word));
         shared.write(7);
-        block::pass::<_, O>(&shared.word);
-        shared.told.store(1, Ordering::Relaxed);
+        let passed = block::pass::<_, O>(&shared.word);
+        shared.told.store(passed, Ordering::Relaxed);
         if block::is_free::<_, O>(&shared.word) {
             shared.write(8);
         }

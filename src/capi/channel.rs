@@ -19,8 +19,8 @@ use crate::transport::sync::{Mutex, MutexGuard, TryLockError};
 use crate::{Channel, ChannelLimits, Error, guest, threaded};
 
 /// A port of a channel: what a rank sends, gets and polls by. A channel is a bounded queue of
-/// messages in the memory of the rank that has made it, its owner; any rank of the job sends to it
-/// and gets from it. Semaphores and barriers are channels too, which are polled only. What one
+/// messages on the rank that has made it, its owner; any rank of the job sends to it and gets from
+/// it. Semaphores and barriers are channels too, which are polled only. What one
 /// thread sends by a port comes into the channel in that order; there is no order between ports.
 ///
 /// The owner does what it is asked in the order in which that comes, and what cannot be done at once

@@ -279,7 +279,11 @@ pub trait Word {
     /// Adds to it and returns what was there.
     fn fetch_add(&self, more: u64, order: Ordering) -> u64;
     /// Writes it if it is 0, and says whether it was.
-    fn set_first(&self, value: u64, order: Ordering) -> bool;
+    fn set_first(&self, value: u64, order: Ordering) -> bool {
+        self.replace(0, value, order)
+    }
+    /// Writes it if it is `old`, and says whether it was.
+    fn replace(&self, old: u64, new: u64, order: Ordering) -> bool;
 }
 
 macro_rules! word {
@@ -306,8 +310,8 @@ macro_rules! word {
                 <$atomic>::fetch_add(self, more, order)
             }
             #[inline]
-            fn set_first(&self, value: u64, order: Ordering) -> bool {
-                <$atomic>::compare_exchange(self, 0, value, order, Ordering::Relaxed).is_ok()
+            fn replace(&self, old: u64, new: u64, order: Ordering) -> bool {
+                <$atomic>::compare_exchange(self, old, new, order, Ordering::Relaxed).is_ok()
             }
         }
     };

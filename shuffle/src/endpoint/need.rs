@@ -100,7 +100,11 @@ impl Need {
         let mut need = Self {
             run_table: table.bytes(),
             send_pools: 0,
-            inbox: layout.segment_bytes() + options.shares().block_bytes,
+            inbox: layout.segment_bytes()
+                + match topology.is_relay() {
+                    true => 0, // which it never touches
+                    false => options.shares().block_bytes,
+                },
             receive_pools: 0,
         };
         let links = route.links() as usize;

@@ -211,7 +211,8 @@ pub(crate) fn clock_ns(clock: ClockId) -> u64 {
 
 /// How many counters there are: those of another version are not read as if they were these.
 pub(super) fn shape() -> u64 {
-    (Stats::TABLE.len() as u64) << 32 | QueueStats::TABLE.len() as u64
+    let pools = (Bound::POOLS.len() as u64) << 16;
+    (Stats::TABLE.len() as u64) << 32 | pools | QueueStats::TABLE.len() as u64
 }
 
 fn put_identity(words: &mut Words<'_>, topology: &Topology, secret: &Secret) {

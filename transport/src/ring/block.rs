@@ -16,24 +16,36 @@ use crate::memory::segment::Segment;
 use crate::ring::storage::{Orderings, Shipped};
 use crate::sync::{MappedU64, Ordering, Word};
 
-/// Somebody was told where it lies, and has not claimed it.
-const PASSED: u64 = 0;
-const HELD: u64 = 1;
-const FREE: u64 = 2;
-
 /// A block begins with its word, in a line of its own, and has whole lines.
 const LINE_BYTES: usize = 64;
 
-/// Whoever has a block passes it on: what it has written is seen by who claims it.
-pub fn pass<W: Word, O: Orderings>(word: &W) {
-    // Pairs with the exchange in `claim`.
-    word.store(PASSED, O::BLOCK_PASS);
+/// What its word says of a block: how often such blocks were made, in 30 bits, its bytes, in 32,
+/// and who has it, in 2. So a word says of one message alone that it was passed on.
+const STATE: u64 = 3;
+/// Somebody was told where it lies, and has not claimed it.
+const PASSED: u64 = 1;
+const HELD: u64 = 2;
+const FREE: u64 = 3;
+
+/// The word of a block that is held by who has made it, of so many bytes.
+pub fn made(turn: u32, bytes: u32) -> u64 {
+    u64::from(turn) << 34 | u64::from(bytes) << 2 | HELD
 }
 
-/// Claims a block that was passed on; false where it was not, or another one has.
-pub fn claim<W: Word, O: Orderings>(word: &W) -> bool {
+/// Whoever has a block passes it on: what it has written is seen by who claims it. The word by
+/// which that is done.
+pub fn pass<W: Word, O: Orderings>(word: &W) -> u64 {
+    // Relaxed: whoever holds it was the last to write there.
+    let passed = word.load(Ordering::Relaxed) & !STATE | PASSED;
+    // Pairs with the exchange in `claim`.
+    word.store(passed, O::BLOCK_PASS);
+    passed
+}
+
+/// Claims a block that was passed on, by this word; false where it was not, or another one has.
+pub fn claim<W: Word, O: Orderings>(word: &W, passed: u64) -> bool {
     // Pairs with the store in `pass`.
-    word.set_first(HELD, O::BLOCK_CLAIM)
+    passed & STATE == PASSED && word.replace(passed, passed & !STATE | HELD, O::BLOCK_CLAIM)
 }
 
 /// Whoever has a block needs it no more: its accesses are over.
@@ -45,7 +57,7 @@ pub fn free<W: Word, O: Orderings>(word: &W) {
 /// Owner: whether the block may be written again.
 pub fn is_free<W: Word, O: Orderings>(word: &W) -> bool {
     // Pairs with the store in `free`.
-    word.load(O::BLOCK_LOOK) == FREE
+    word.load(O::BLOCK_LOOK) & STATE == FREE
 }
 
 /// Where the blocks of a segment lie: the same in those of all endpoints of a node.
@@ -75,13 +87,13 @@ impl BlockArea {
     }
 }
 
-/// Where a block lies in its segment, and the bytes in it: what others are told.
+/// Where a block lies in its segment, and its word: what others are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockPlace {
     /// Of its word, from the beginning of the segment.
     pub offset: u64,
-    /// Behind its word.
-    pub bytes: u64,
+    /// What that is until it is claimed.
+    pub word: u64,
 }
 
 /// The owner's side.
@@ -90,6 +102,9 @@ pub struct Blocks {
     area: BlockArea,
     /// Offset and length of those that were not free at the last look, by their offsets.
     taken: Vec<(usize, usize)>,
+    turn: u32,
+    /// How often nobody looks for room any more, since there was none.
+    rests: usize,
 }
 
 impl fmt::Debug for Blocks {
@@ -109,36 +124,62 @@ impl Blocks {
             segment,
             area,
             taken: Vec::new(),
+            turn: 0,
+            rests: 0,
         }
     }
 
     /// A block of so many bytes, with whatever it had before; `None` where there is no room.
     pub fn take(&mut self, bytes: usize) -> Option<Block> {
         let length = (bytes.checked_add(LINE_BYTES)?).checked_next_multiple_of(LINE_BYTES)?;
+        if length > self.area.bytes {
+            return None;
+        }
+        if self.rests > 0 {
+            self.rests -= 1;
+            return None;
+        }
+        let Some(at) = self.find(length) else {
+            // All of them were looked at: so that this is not done with each message.
+            self.rests = self.taken.len() / LOOKS_PER_REST;
+            return None;
+        };
+        let place = Place {
+            line: u32::try_from(at / LINE_BYTES).ok()?,
+            bytes: u32::try_from(bytes).ok()?,
+        };
+        self.turn = self.turn.wrapping_add(1) & TURNS;
+        let index = self.taken.partition_point(|&(offset, _)| offset < at);
+        self.taken.insert(index, (at, length));
+        // Relaxed: nobody else knows of it.
+        word(&self.segment, at).store(made(self.turn, place.bytes), Ordering::Relaxed);
+        Some(Block::new(Arc::clone(&self.segment), place))
+    }
+
+    /// The first gap of so many bytes: what was used last is most likely still in a cache. Those
+    /// before it that are free are forgotten.
+    fn find(&mut self, length: usize) -> Option<usize> {
         let Self {
             segment,
             area,
             taken,
+            ..
         } = self;
-        taken.retain(|&(offset, _)| !is_free::<_, Shipped>(word(segment, offset)));
-        // The first gap: what was used last is most likely still in a cache.
-        let end = area.first + area.bytes;
-        let (mut at, mut index) = (area.first, 0);
-        for &(offset, length_there) in &*taken {
-            if offset - at >= length {
-                break;
+        let (mut at, mut kept, mut looked) = (area.first, 0, 0);
+        while let Some(&(offset, length_there)) = taken.get(looked) {
+            if !is_free::<_, Shipped>(word(segment, offset)) {
+                if offset - at >= length {
+                    break;
+                }
+                taken[kept] = (offset, length_there);
+                at = offset + length_there;
+                kept += 1;
             }
-            (at, index) = (offset + length_there, index + 1);
+            looked += 1;
         }
-        if end - at < length {
-            return None;
-        }
-        // Relaxed: nobody else knows of it.
-        word(segment, at).store(HELD, Ordering::Relaxed);
-        taken.insert(index, (at, length));
-        let line = (at / LINE_BYTES) as u32;
-        let bytes = bytes as u32;
-        Some(Block::new(Arc::clone(segment), Place { line, bytes }))
+        let is_last = looked == taken.len();
+        taken.drain(kept..looked);
+        (!is_last || area.first + area.bytes - at >= length).then_some(at)
     }
 
     /// Bytes of the blocks that were not free at the last look.
@@ -146,6 +187,12 @@ impl Blocks {
         self.taken.iter().map(|(_, length)| length).sum()
     }
 }
+
+/// Where there was no room, and so many were taken, the next call does not look.
+const LOOKS_PER_REST: usize = 64;
+
+/// Numbers of blocks begin again behind this one.
+const TURNS: u32 = (1 << 30) - 1;
 
 fn word(segment: &Segment, offset: usize) -> &MappedU64 {
     debug_assert!(offset.is_multiple_of(LINE_BYTES) && offset + LINE_BYTES <= segment.len());
@@ -181,14 +228,14 @@ impl Block {
     /// said so is broken.
     pub fn claim(segment: &Arc<Segment>, area: BlockArea, place: BlockPlace) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
-        let bytes = u32::try_from(place.bytes).ok()?;
-        let end = offset.checked_add(LINE_BYTES + bytes as usize)?;
+        let bytes = (place.word >> 2) as u32;
+        let length = LINE_BYTES.checked_add(bytes as usize)?;
         let is_inside = offset >= area.first
             && offset.is_multiple_of(LINE_BYTES)
-            && end <= area.first + area.bytes
+            && offset.checked_add(length)? <= area.first + area.bytes
             && area.is_in(segment);
         let line = u32::try_from(offset / LINE_BYTES).ok()?;
-        let is_ours = is_inside && claim::<_, Shipped>(word(segment, offset));
+        let is_ours = is_inside && claim::<_, Shipped>(word(segment, offset), place.word);
         is_ours.then(|| Self::new(Arc::clone(segment), Place { line, bytes }))
     }
 
@@ -204,12 +251,12 @@ impl Block {
 
     /// Passes it on to whoever is told where it lies: nothing is ours any more.
     pub fn pass(self) -> PassedBlock {
-        pass::<_, Shipped>(self.word());
+        let word = pass::<_, Shipped>(self.word());
         let mut ours = ManuallyDrop::new(self);
         // SAFETY: `ours` is not dropped, so that nothing uses the field afterwards.
         let segment = unsafe { ManuallyDrop::take(&mut ours.segment) };
         let at = ours.at;
-        PassedBlock { segment, at }
+        PassedBlock { segment, at, word }
     }
 
     fn word(&self) -> &MappedU64 {
@@ -226,6 +273,7 @@ impl Block {
 pub struct PassedBlock {
     segment: Arc<Segment>,
     at: Place,
+    word: u64,
 }
 
 impl PassedBlock {
@@ -233,15 +281,15 @@ impl PassedBlock {
     pub fn place(&self) -> BlockPlace {
         BlockPlace {
             offset: self.at.offset() as u64,
-            bytes: self.at.bytes.into(),
+            word: self.word,
         }
     }
 
     /// Takes it back, where nobody was told of it; `None` where somebody has claimed it all the
     /// same, who is broken.
     pub fn take_back(self) -> Option<Block> {
-        let is_ours = claim::<_, Shipped>(word(&self.segment, self.at.offset()));
-        let Self { segment, at } = self;
+        let Self { segment, at, word } = self;
+        let is_ours = claim::<_, Shipped>(self::word(&segment, at.offset()), word);
         is_ours.then(|| Block::new(segment, at))
     }
 }
@@ -300,7 +348,10 @@ mod tests {
         block.copy_from_slice(&[7; 100]);
         let passed = block.pass();
         let place = passed.place();
-        assert_eq!((place.offset, place.bytes), (AREA as u64, 100));
+        assert_eq!(
+            (place.offset, place.word >> 2 & 0xffff_ffff),
+            (AREA as u64, 100)
+        );
         let claimed = Block::claim(&segment, area, place).unwrap();
         assert!(Block::claim(&segment, area, place).is_none(), "it is taken");
         assert_eq!(&claimed[..], &[7; 100]);
@@ -342,21 +393,74 @@ mod tests {
     #[test]
     fn places_that_cannot_be_are_no_blocks() {
         let (segment, area, mut blocks) = blocks();
-        let place = blocks.take(64).unwrap().pass().place();
-        for (offset, bytes) in [
-            (0, 64),
-            (AREA as u64 - 64, 64),
-            (place.offset + 8, 8),
-            (place.offset, AREA as u64),
+        let mut block = blocks.take(128).unwrap();
+        block.fill(0);
+        let place = block.pass().place();
+        let longer = |bytes: u64| place.word & !(0xffff_ffff << 2) | bytes << 2;
+        for (offset, word) in [
+            (0, place.word),
+            (AREA as u64 - 64, place.word),
+            (place.offset + 8, place.word),
+            // Inside of a message, and where none has been.
+            (place.offset + 64, place.word),
+            (place.offset + 64, 0),
+            (place.offset + 1024, 0),
+            (place.offset + 1024, longer(0)),
+            (place.offset, longer(129)),
+            (place.offset, longer(127)),
+            (place.offset, longer(0xffff_ffff)),
+            (place.offset, place.word & !STATE | HELD),
+            (place.offset, place.word + (1 << 34)),
             (place.offset, u64::MAX),
-            (u64::MAX - 63, 64),
-            (2 * AREA as u64, 0),
+            (u64::MAX - 63, place.word),
+            (2 * AREA as u64, place.word),
         ] {
-            let claimed = Block::claim(&segment, area, BlockPlace { offset, bytes });
-            assert!(claimed.is_none(), "{offset} {bytes}");
+            let claimed = Block::claim(&segment, area, BlockPlace { offset, word });
+            assert!(claimed.is_none(), "{offset} {word:#x}");
         }
-        assert!(Block::claim(&segment, area, place).is_some());
         let beyond = BlockArea::new(AREA, 2 * AREA);
         assert!(Block::claim(&segment, beyond, place).is_none());
+        drop(Block::claim(&segment, area, place).unwrap());
+        // The same block again is another one.
+        let again = blocks.take(128).unwrap().pass();
+        assert_eq!(again.place().offset, place.offset);
+        assert!(Block::claim(&segment, area, place).is_none());
+        assert!(Block::claim(&segment, area, again.place()).is_some());
+    }
+
+    #[test]
+    #[cfg(not(miri))] // which has no processes
+    fn a_forked_child_gives_nothing_away() {
+        let segment = Segment::create(AREA).unwrap();
+        let mut blocks = Blocks::new(segment, BlockArea::new(0, AREA));
+        let block = blocks.take(AREA / 2).unwrap();
+        // SAFETY: the child drops what it has, which takes no lock, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(block);
+            // SAFETY: ends this process alone.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child, whose number is ours until then.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0);
+        assert!(blocks.take(AREA / 2).is_none(), "it is held still");
+        drop(block);
+        assert!(blocks.take(AREA / 2).is_some());
+    }
+
+    #[test]
+    fn who_finds_no_room_among_many_does_not_look_at_once_again() {
+        let segment = Segment::on_heap(64 * AREA);
+        let mut blocks = Blocks::new(segment, BlockArea::new(0, 64 * AREA));
+        let held: Vec<_> = (0..).map_while(|_| blocks.take(0)).collect();
+        assert_eq!(held.len(), 4096);
+        drop(held);
+        let misses = (0..).take_while(|_| blocks.take(0).is_none()).count();
+        assert_eq!(misses, 4096 / LOOKS_PER_REST);
+        // Those that are free are forgotten as room is looked for.
+        assert!(blocks.take(60 * AREA).is_some());
+        assert_eq!(blocks.taken.len(), 1);
     }
 }

@@ -106,9 +106,9 @@ impl<S: Seat> ChannelsBuilder<S> {
             Ok(opened.handle)
         };
         let others: Vec<_> = by_other_relays(&topology, &options).collect();
-        let options = sharing(&topology, options);
+        let sharing = sharing(&topology, &options);
         let longest_part = others.first().map(|options| options.max_message_bytes);
-        let handle = open(&name, options).map_err(|error| match &possible {
+        let handle = open(&name, sharing.unwrap_or(options)).map_err(|error| match &possible {
             Err(own) => own.clone(),
             Ok(()) => error,
         })?;
@@ -135,7 +135,8 @@ impl<S: Seat> ChannelsBuilder<S> {
             let lanes = &out.queues.lanes;
             let segments = lanes.segments().to_vec();
             let shared = lanes.blocks().cloned();
-            Ok(shared.map(|shared| SharedMemory::new(topology.clone(), shared, segments)))
+            let most = message_bytes.saturating_sub(HEAD_BYTES);
+            Ok(shared.map(|shared| SharedMemory::new(topology.clone(), shared, segments, most)))
         })? {
             office.share(memory);
         }
@@ -216,21 +217,23 @@ impl<S: Seat> ChannelsBuilder<S> {
     }
 }
 
-/// The options of the stream, with a quarter of `memory_bytes` more for long messages inside of a
-/// node, where any has several ranks.
-fn sharing(topology: &Topology, options: StreamOptions) -> StreamOptions {
-    if topology.most_local() < 2 || options.max_message_bytes < shared::LEAST_BYTES {
-        return options;
-    }
+/// The options of the stream, with a quarter of `memory_bytes` more, and 64 MiB at most, for long
+/// messages inside of a node, where any has several ranks and these reach each other by memory.
+fn sharing(topology: &Topology, options: &StreamOptions) -> Option<StreamOptions> {
+    let is_of_use = topology.most_local() > 1
+        && options.max_message_bytes >= shared::LEAST_BYTES
+        && !matches!(options.route, RouteName::FabricOnly(_));
     let shares = Shares {
-        block_bytes: options.memory_bytes / 4,
+        block_bytes: (options.memory_bytes / 4).min(MOST_SHARED_BYTES),
         ..options.shares()
     };
-    StreamOptions {
+    is_of_use.then(|| StreamOptions {
         given_shares: Some(shares),
-        ..options
-    }
+        ..options.clone()
+    })
 }
+
+const MOST_SHARED_BYTES: usize = 64 << 20;
 
 /// Options of the streams by which parts of long messages go over other relays than those of a
 /// stream with these: none where there are no others.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use trihop_transport::ring::Block;
 
+use crate::error::{Error, Result};
 use crate::queue::long_buffers;
 
 /// The bytes of a message in a channel, or on its way.
@@ -21,14 +22,32 @@ const _: () = assert!(size_of::<Bytes>() == size_of::<Vec<u8>>());
 impl Bytes {
     /// As memory that is this process's own; where they are copied for that, with room for some
     /// more.
-    pub fn into_vec_with(self, room: usize) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// There is no memory for that.
+    pub fn into_vec_with(self, room: usize) -> Result<Vec<u8>> {
         match self {
-            Self::Own(bytes) => bytes,
+            Self::Own(bytes) => Ok(bytes),
             Self::Shared(block) => {
-                let mut bytes = long_buffers::take(block.len() + room).unwrap_or_default();
-                bytes.extend_from_slice(&block);
-                bytes
+                let bytes = block.len() + room;
+                let mut copy = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
+                copy.extend_from_slice(&block);
+                Ok(copy)
             }
+        }
+    }
+
+    /// In memory that is not much longer: messages are counted by their bytes.
+    pub fn fitting(self) -> Self {
+        match self {
+            Self::Own(mut bytes) => {
+                let most = (2 * bytes.len() + 64).max(bytes.len() + (5 << 10));
+                if bytes.capacity() > most {
+                    bytes.shrink_to_fit();
+                }
+                Self::Own(bytes)
+            }
+            shared => shared,
         }
     }
 

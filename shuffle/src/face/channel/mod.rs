@@ -52,11 +52,11 @@ use wire::{HEAD_BYTES, Payload, Request};
 /// The channels of a job on one rank: makes channels, and attaches to those of others. Clones are
 /// handles of the same.
 ///
-/// A [`Channel`] is a bounded queue of messages in the memory of the rank that has made it, its
-/// owner. Any rank attaches to it by its [`Descriptor`], which goes to others by whatever way:
-/// messages, a file, arguments. Sends, gets and polls of any rank are done by the owner in the
-/// order in which they come there, and what cannot be done at once waits there, until it can,
-/// until its timeout, or until the channel is closed. [Semaphores](Channels::semaphore) and
+/// A [`Channel`] is a bounded queue of messages on the rank that has made it, its owner. Any rank
+/// attaches to it by its [`Descriptor`], which goes to others by whatever way: messages, a file,
+/// arguments. Sends, gets and polls of any rank are done by the owner in the order in which they
+/// come there, and what cannot be done at once waits there, until it can, until its timeout, or
+/// until the channel is closed. [Semaphores](Channels::semaphore) and
 /// [barriers](Channels::barrier) are channels too, which are polled only.
 ///
 /// On the inline seat the owner answers inside its calls that make progress, of whichever stream;
@@ -250,7 +250,8 @@ impl<S: Seat> Channels<S> {
     /// Counters of this rank, of the stream of requests and answers: see
     /// [`Shuffle::stats`](crate::Shuffle::stats). Each request to another rank and each answer is a
     /// record, with 32 or 56 bytes beside its message; calls of a rank on its own channels are
-    /// none. Parts of long messages that go by other relays are not counted.
+    /// none. Parts of long messages that go by other relays are not counted, and of messages that
+    /// lie in memory of the node the 24 bytes that say where.
     pub fn stats(&self) -> Option<Stats> {
         self.handle.stats()
     }

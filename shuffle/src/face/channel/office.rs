@@ -3,7 +3,7 @@
 //!
 //! Whoever has the engine may take the lock of messages in parts, then the owner's, and then the
 //! client's; nobody takes one of these, or the engine, with a later one. So what is to be sent is
-//! sent by who has the engine already.
+//! sent by who has the engine already. With the lock of memory that is shared nobody takes any.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::bytes::Bytes;
 use super::client::{Client, Effects};
 use super::owner::{Answer, Owner};
 use super::parts::{Carriers, Parts};
-use super::shared::{Passed, SharedMemory};
+use super::shared::{PLACE_BYTES, Passed, SharedMemory};
 use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::{Engine, StreamId};
@@ -119,13 +119,27 @@ impl Office {
         self.shared.get()
     }
 
-    /// Passes a message on to another rank, where that is possible.
+    /// Passes a message on to another rank, where that is possible; memory that is of no use any
+    /// more goes to `spare`.
     ///
     /// # Errors
     /// The message, where it is not.
-    fn pass(&self, to: Rank, message: Bytes) -> Result<Passed, Bytes> {
-        match self.shared() {
-            Some(shared) => shared.pass(to, message),
+    fn pass(&self, to: Rank, message: Bytes, spare: impl FnOnce(Bytes)) -> Result<Passed, Bytes> {
+        let Some(shared) = self.shared() else {
+            return Err(message);
+        };
+        let message = match message {
+            Bytes::Own(_) => message,
+            Bytes::Shared(block) => match shared.pass(to, block) {
+                Ok(passed) => return Ok(passed),
+                Err(block) => block.into(),
+            },
+        };
+        match shared.pass_copy(to, &message) {
+            Some(passed) => {
+                spare(message);
+                Ok(passed)
+            }
             None => Err(message),
         }
     }
@@ -145,7 +159,7 @@ impl Office {
                 out.send_or_spill(target, kind, record)
             })
         });
-        sent.inspect_err(|_| drop(passed.take_back()))
+        sent.inspect_err(|_| drop(passed.take_back())) // nothing fails behind it
     }
 
     /// Sends an answer, in parts where that is long, by the streams that `by` is given, or the
@@ -219,19 +233,19 @@ impl Office {
         let news = self.tell_here(owner);
         while let Some(Answer { to, head, bytes }) = owner.take_answer() {
             let to = Rank(to);
-            let sent = match bytes.map(|message| self.pass(to, message)) {
+            let passed = bytes.map(|message| self.pass(to, message, |spare| owner.spare(spare)));
+            let sent = match passed {
                 None => with_scratch(|record| {
                     head.write(record);
                     self.answer(to, record, &mut by)
                 }),
                 Some(Ok(passed)) => self.answer_passed(to, (head, passed), &mut by),
-                Some(Err(message)) => {
-                    let mut record = message.into_vec_with(HEAD_BYTES);
+                Some(Err(message)) => message.into_vec_with(HEAD_BYTES).and_then(|mut record| {
                     head.write(&mut record);
                     let sent = self.answer(to, &mut record, &mut by);
                     owner.spare(record.into());
                     sent
-                }
+                }),
             };
             if let Err(error) = sent {
                 let main = self.carriers().map(Carriers::main);
@@ -352,6 +366,7 @@ impl Office {
         woken: &mut Vec<Waker>,
     ) -> Result<(), BadRun> {
         if self.has_gone.is_raised() && self.owner().is_gone(source) {
+            self.free(kind, record.as_slice());
             return Ok(()); // too late to count
         }
         let mut news = News::default();
@@ -382,12 +397,22 @@ impl Office {
         Ok(())
     }
 
+    /// A record does not count: if it says where a message lies, that is free again.
+    #[cold]
+    fn free(&self, kind: u32, record: &[u8]) {
+        let said = record
+            .get(..PLACE_BYTES)
+            .filter(|_| kind & kinds::SHARED != 0);
+        drop(said.and_then(|said| self.shared()?.claim(said)));
+    }
+
     /// The message that lies where a record says.
     #[cold]
     fn claim(&self, source: Rank, said: &[u8]) -> Result<Payload<'static>, BadRun> {
         let message = (self.shared()).and_then(|shared| shared.claim(said));
         let none = || no_value(source, "a message in memory that was not passed on");
-        message.map(Payload::Owned).ok_or_else(none)
+        let message = message.map(|block| Payload::Owned(block.into()));
+        message.ok_or_else(none)
     }
 
     /// Takes a request or an answer.

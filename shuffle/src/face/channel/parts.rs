@@ -453,7 +453,8 @@ fn zeroed(bytes: usize) -> Result<Vec<u8>, BadRun> {
 /// A record in memory of its own.
 fn owned(record: Payload<'_>) -> Result<Vec<u8>, BadRun> {
     match record {
-        Payload::Owned(record) => Ok(record.into_vec_with(0)),
+        Payload::Owned(Bytes::Own(record)) => Ok(record),
+        Payload::Owned(Bytes::Shared(record)) => Ok(record.to_vec()),
         Payload::Borrowed(record) => {
             let no_memory = |_| BadRun::NoMemory(record.len());
             let mut copy = long_buffers::take(record.len()).map_err(no_memory)?;

@@ -96,7 +96,8 @@ pub enum Poll {
     /// Of a barrier: until all of its parties but one wait in it. Gives how many wait.
     /// [`Error::BarrierBroken`](crate::Error::BarrierBroken) where it is broken.
     OneMissing = 18,
-    /// Gives how many gets, peeks and pops wait, at once.
+    /// Gives how many gets, peeks and pops wait, at once. A get without an end on the owner's rank
+    /// looks for a while before it counts.
     Receivers = 19,
 }
 

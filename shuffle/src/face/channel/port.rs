@@ -1,5 +1,6 @@
 //! Ports: what sends to a channel, gets from it and polls it.
 
+use std::cell::Cell;
 use std::task::Waker;
 
 use trihop_transport::ring::Block;
@@ -18,9 +19,11 @@ use super::wait::{Limit, outcome};
 use super::wire::{Payload, Request, kinds};
 use super::{Channels, with_request};
 use crate::engine::long::Record;
+use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::job::Awaited;
+use crate::queue::counters::SendReason;
 use crate::queue::long_buffers;
 use crate::seat::Seat;
 
@@ -142,7 +145,7 @@ impl<S: Seat> Port<S> {
         };
         if self.is_here() {
             let payload = match message {
-                Outgoing::Given(buffer) => Payload::Owned(buffer.take()),
+                Outgoing::Given(buffer) => Payload::Owned(buffer.take().fitting()),
                 // From where another rank of the node may have it.
                 Outgoing::Lent(bytes) => match self.copied(bytes) {
                     Some(block) => Payload::Owned(block.into()),
@@ -231,27 +234,31 @@ impl<S: Seat> Port<S> {
             });
         }
         with_request(request, bytes, |kind, record| {
-            self.put_record(kind, record, tries)
+            self.put_record((kind, record), tries, |_, _| ())
         })
     }
 
     /// As [`put`](Self::put); the memory of the message goes with it, where it may, and is empty
-    /// then.
+    /// then. Otherwise it lies where it did.
     fn put_buffer(&self, request: Request, buffer: &mut Buffer, tries: bool) -> Result<()> {
         let target = self.descriptor.owner();
-        let shared = self.channels.office.shared();
-        let passed = match shared {
-            Some(shared) => shared.pass(target, buffer.take()),
-            None => Err(buffer.take()),
+        let message = match (buffer.take(), self.channels.office.shared()) {
+            (Bytes::Shared(block), Some(shared)) => match shared.pass(target, block) {
+                Ok(passed) => {
+                    let (sent, back) = self.put_passed(request, passed, tries);
+                    *buffer = back.map(Bytes::from).unwrap_or_default().into();
+                    return sent;
+                }
+                Err(block) => Bytes::from(block),
+            },
+            (message, _) => message,
         };
-        let sent = match passed {
-            Ok(passed) => self.put_passed(request, passed, tries),
-            Err(own) => (self.put(request, &own, tries)).map_err(|error| (error, own)),
-        };
-        sent.map_err(|(error, message)| {
-            *buffer = message.into();
-            error
-        })
+        let sent = self.put(request, &message, tries);
+        *buffer = message.into();
+        if sent.is_ok() {
+            *buffer = Buffer::default(); // and whoever is next may have that memory
+        }
+        sent
     }
 
     /// Sends a long message to a rank of the node by a copy that it reads in place; `None` where
@@ -259,38 +266,60 @@ impl<S: Seat> Port<S> {
     fn put_copy(&self, request: Request, bytes: &[u8], tries: bool) -> Option<Result<()>> {
         let shared = self.channels.office.shared()?;
         let passed = shared.pass_copy(self.descriptor.owner(), bytes)?;
-        let sent = self.put_passed(request, passed, tries);
-        Some(sent.map_err(|(error, _)| error))
+        let (sent, _) = self.put_passed(request, passed, tries);
+        Some(sent)
     }
 
+    /// Sends a record, and then calls `then`, which is told whether that was spilled.
     #[inline]
-    fn put_record(&self, kind: u32, record: &[u8], tries: bool) -> Result<()> {
+    fn put_record(
+        &self,
+        (kind, record): (u32, &[u8]),
+        tries: bool,
+        then: impl Fn(&mut Outbound, bool),
+    ) -> Result<()> {
         let (handle, target) = (&self.channels.handle, self.descriptor.owner());
+        let send = |out: &mut Outbound| {
+            out.try_send(target, kind, record)?;
+            then(out, false);
+            Ok(())
+        };
         match tries {
-            true => handle.try_send(|out| out.try_send(target, kind, record)),
-            false => handle.send(
-                |out| out.try_send(target, kind, record),
-                |out| out.send_or_spill(target, kind, record),
-            ),
+            true => handle.try_send(send),
+            false => handle.send(send, |out| {
+                out.send_or_spill(target, kind, record)?;
+                then(out, true);
+                Ok(())
+            }),
         }
     }
 
-    /// Sends a message to a rank of the node that was passed on to it.
-    ///
-    /// # Errors
-    /// With the message, which nobody was told of.
+    /// Sends a message to a rank of the node that was passed on to it; and the message, where that
+    /// was not told of it. (What fails behind that is no failure of the send alone.)
     fn put_passed(
         &self,
         request: Request,
         passed: Passed,
         tries: bool,
-    ) -> Result<(), (Error, Bytes)> {
+    ) -> (Result<()>, Option<Block>) {
+        let has_left = Cell::new(false);
         let sent = with_scratch(|record| {
             passed.write(record);
             let kind = request.write(record) | kinds::SHARED;
-            self.put_record(kind, record, tries)
+            self.put_record((kind, record), tries, |out, is_spilled| {
+                has_left.set(true);
+                if !S::MOVES_ALONE && !is_spilled {
+                    // As long records do, and not once the run that it is in is full.
+                    out.close_runs();
+                    out.publish(SendReason::Full);
+                }
+            })
         });
-        sent.map_err(|error| (error, passed.take_back()))
+        let back = match has_left.get() {
+            true => None,
+            false => passed.take_back(),
+        };
+        (sent, back)
     }
 
     /// Sends a message in parts without waiting; false where that is not possible now, and nothing

@@ -55,7 +55,10 @@ impl Buffer {
     /// The bytes in memory that is the caller's for good. Nothing is copied, but for what lies in
     /// memory of a neighbour.
     pub fn into_vec(mut self) -> Vec<u8> {
-        self.take().into_vec_with(0)
+        match self.take() {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Shared(block) => block.to_vec(),
+        }
     }
 
     /// As [`Buffer::into_vec`], of bytes that need not be copied for that.

@@ -10,8 +10,6 @@ use trihop_transport::topology::{EndpointId, Rank, Topology};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::bytes::Bytes;
-
 /// A message of fewer bytes goes through lanes: its copies take less than what a block does.
 pub(super) const LEAST_BYTES: usize = 16 << 10;
 
@@ -21,10 +19,13 @@ pub(super) const LEAST_BYTES: usize = 16 << 10;
 struct RawPlace {
     /// The endpoint whose inbox it lies behind.
     end: U32,
-    _reserved: U32,
+    reserved: U32,
     offset: U64,
-    bytes: U64,
+    word: U64,
 }
+
+/// Bytes of what says where a message lies.
+pub(super) const PLACE_BYTES: usize = size_of::<RawPlace>();
 
 /// The memory of a stream that the ranks of a node share for messages.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct SharedMemory {
     own: Arc<Mutex<Blocks>>,
     /// By place on the node.
     segments: Vec<Option<Arc<Segment>>>,
+    /// Bytes of a message at most.
+    most_bytes: usize,
 }
 
 /// A message that was passed on: to be told where it lies.
@@ -45,34 +48,37 @@ pub(super) struct Passed {
 impl Passed {
     /// Says where it lies, behind what is in `record`.
     pub fn write(&self, record: &mut Vec<u8>) {
-        let BlockPlace { offset, bytes } = self.block.place();
+        let BlockPlace { offset, word } = self.block.place();
         let raw = RawPlace {
             end: self.end.0.into(),
-            _reserved: 0.into(),
+            reserved: 0.into(),
             offset: offset.into(),
-            bytes: bytes.into(),
+            word: word.into(),
         };
         record.extend_from_slice(raw.as_bytes());
     }
 
     /// Takes it back: nobody was told of it.
-    pub fn take_back(self) -> Bytes {
-        self.block.take_back().map(Bytes::from).unwrap_or_default()
+    pub fn take_back(self) -> Option<Block> {
+        self.block.take_back()
     }
 }
 
 impl SharedMemory {
-    /// Of these segments, by place on the node, in which blocks lie in this area.
+    /// Of these segments, by place on the node, in which blocks lie in this area, for messages of
+    /// so many bytes at most.
     pub fn new(
         topology: Topology,
         (area, own): (BlockArea, Arc<Mutex<Blocks>>),
         segments: Vec<Option<Arc<Segment>>>,
+        most_bytes: usize,
     ) -> Self {
         Self {
             topology,
             area,
             own,
             segments,
+            most_bytes,
         }
     }
 
@@ -102,23 +108,16 @@ impl SharedMemory {
         self.passed(self.copy(to, message)?).ok()
     }
 
-    /// Passes a message on to a rank of the node: its memory, where that is shared, or a copy.
+    /// Passes the memory of a message on to a rank of the node.
     ///
     /// # Errors
-    /// The message, where neither is possible.
-    pub fn pass(&self, to: Rank, message: Bytes) -> Result<Passed, Bytes> {
-        if !self.topology.is_local(to) {
-            return Err(message);
+    /// The message, where that rank does not have that memory: of another node, or of another
+    /// opening, before.
+    pub fn pass(&self, to: Rank, message: Block) -> Result<Passed, Block> {
+        match self.topology.is_local(to) {
+            true => self.passed(message),
+            false => Err(message),
         }
-        let message: Bytes = match message {
-            Bytes::Own(own) => own.into(),
-            Bytes::Shared(block) => match self.passed(block) {
-                Ok(passed) => return Ok(passed),
-                // Of another opening, before: nobody has that mapped.
-                Err(block) => block.into(),
-            },
-        };
-        self.pass_copy(to, &message).ok_or(message)
     }
 
     fn passed(&self, block: Block) -> Result<Passed, Block> {
@@ -135,7 +134,7 @@ impl SharedMemory {
     }
 
     /// Claims a message that was passed on to this rank; `None` for what cannot be.
-    pub fn claim(&self, said: &[u8]) -> Option<Bytes> {
+    pub fn claim(&self, said: &[u8]) -> Option<Block> {
         let raw = RawPlace::ref_from_bytes(said).ok()?;
         let end = EndpointId(raw.end.get());
         let is_known = self.topology.has_endpoint(end) && self.topology.is_here(end);
@@ -143,8 +142,9 @@ impl SharedMemory {
         let segment = self.segments.get(place as usize)?.as_ref()?;
         let at = BlockPlace {
             offset: raw.offset.get(),
-            bytes: raw.bytes.get(),
+            word: raw.word.get(),
         };
-        Block::claim(segment, self.area, at).map(Bytes::from)
+        let block = Block::claim(segment, self.area, at)?;
+        (block.len() <= self.most_bytes).then_some(block)
     }
 }

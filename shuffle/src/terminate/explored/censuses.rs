@@ -41,12 +41,12 @@ impl Word for Plain {
         self.0.replace(self.0.get().wrapping_add(more))
     }
 
-    fn set_first(&self, value: u64, _: Ordering) -> bool {
-        let is_first = self.0.get() == 0;
-        if is_first {
-            self.0.set(value);
+    fn replace(&self, old: u64, new: u64, _: Ordering) -> bool {
+        let is_old = self.0.get() == old;
+        if is_old {
+            self.0.set(new);
         }
-        is_first
+        is_old
     }
 }
 

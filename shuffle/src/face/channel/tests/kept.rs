@@ -443,6 +443,8 @@ fn job_that_gets_them<S: Jobs>(job: over::Job<S>, between: &Between) -> Result<(
             let got = port.get(Timeout::Never)?;
             assert_eq!((got.kind, got.source), (kind, Rank(0)));
             assert!(got.bytes == [kind as u8; 50_000]);
+            // The owner's are those that it has kept, and for its neighbour there are copies.
+            assert_eq!(got.bytes.is_shared(), rank < 2, "message {kind}");
         }
         job.barrier()?;
     }

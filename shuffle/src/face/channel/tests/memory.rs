@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::face::channel::shared::LEAST_BYTES;
+use crate::face::channel::wire::kinds;
 
 const NEVER: Timeout = Timeout::Never;
 const BYTES: usize = 100_000;
@@ -172,6 +173,135 @@ fn what_is_refused_leaves_no_memory_behind() {
     on_both!(2, |_| 0, refused);
 }
 
+/// Memory of this rank alone is given away by a copy, and stays where it is when that is refused.
+fn own<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let limits = ChannelLimits {
+        window_messages: 1,
+        ..ChannelLimits::default()
+    };
+    let channel = shared(job, channels, 0, limits)?;
+    if job.rank().0 == job.size() - 1 {
+        let deposited = Return::WhenDeposited;
+        let waits = channels.create(ChannelLimits {
+            messages: 1,
+            ..limits
+        })?;
+        for number in 0..20 {
+            let mut message = Buffer::from(content(number));
+            channel.send_buffer(number, &mut message, deposited, NEVER)?;
+            assert!(message.is_empty());
+            assert!(channel.get(NEVER)?.bytes == content(number));
+        }
+        waits.send(0, b"", deposited, NEVER)?;
+        let first = waits.start_send(1, b"", deposited, NEVER)?;
+        let mut message = Buffer::from(content(5));
+        let place = message.as_ptr();
+        let full = waits.start_send_buffer(2, &mut message, deposited, NEVER);
+        assert_eq!(full.err(), Some(Error::WouldBlock));
+        assert!(message.as_ptr() == place && message == content(5));
+        drop(first);
+        // One that has much more memory than bytes does not keep that.
+        let mut roomy = Vec::with_capacity(1 << 20);
+        roomy.extend_from_slice(b"short");
+        let mine = channels.create(limits)?;
+        mine.send_buffer(0, &mut roomy.into(), deposited, NEVER)?;
+        assert!(mine.get(NEVER)?.bytes.into_vec().capacity() < 1 << 19);
+    }
+    job.barrier()
+}
+
+#[test]
+fn memory_of_a_rank_alone_is_given_away_by_a_copy() {
+    on_both!(1, |_| 0, own);
+    on_both!(2, |_| 0, own);
+    on_both!(2, |rank| rank, own);
+}
+
+/// A queue that is full refuses a message with its memory, wherever that is, and leaves it there.
+#[test]
+fn a_queue_that_is_full_leaves_a_message_where_it_is() {
+    let limits = ChannelLimits {
+        messages: 1 << 20,
+        bytes: 1 << 30,
+        window_messages: 1 << 16,
+        window_bytes: 1 << 30,
+        ..ChannelLimits::default()
+    };
+    let is_full: &std::sync::Barrier = Box::leak(Box::new(std::sync::Barrier::new(2)));
+    let program = move |_, bootstrap: Custom| -> Result<()> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let channel = shared(&job, &channels, 0, limits)?;
+        let at_once = Return::Immediately;
+        job.barrier()?;
+        let mut count = 0;
+        if job.rank().0 == 1 {
+            while channel.send(0, b"", at_once, NEVER).is_ok() {
+                count += 1;
+            }
+            let mut refused = [Buffer::from(content(1)), buffer(&channel, 2)?];
+            for (of, message) in (1..).zip(&mut refused) {
+                let place = message.as_ptr();
+                for _ in 0..200 {
+                    let full = channel.send_buffer(of, message, at_once, NEVER);
+                    assert_eq!(full, Err(Error::WouldBlock));
+                }
+                assert!(message.as_ptr() == place && *message == content(of));
+            }
+            is_full.wait();
+            for (of, message) in (1..).zip(&mut refused) {
+                channel.send_buffer(of, message, Return::WhenDeposited, NEVER)?;
+                assert!(message.is_empty());
+            }
+        } else {
+            is_full.wait();
+        }
+        job.allreduce(std::slice::from_mut(&mut count), crate::Reduce::Max)?;
+        for _ in 0..count * u64::from(1 - job.rank().0) {
+            assert_eq!(channel.get(NEVER)?.kind, 0);
+        }
+        for of in 1..3 * (1 - job.rank().0) {
+            let got = channel.get(NEVER)?;
+            assert!(got.kind == of && got.bytes == content(of) && got.bytes.is_shared());
+        }
+        job.barrier()?;
+        drop(channel);
+        end(job, channels)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        assert_eq!(outcome, Ok(()), "rank {rank}");
+    }
+}
+
+/// Over links alone nothing is shared.
+#[test]
+fn a_route_over_links_alone_shares_no_memory() {
+    let by_links = |_, bootstrap: Custom| -> Result<()> {
+        let mut options = loopback();
+        options.set("route", "fabric-only")?;
+        let job = Job::start_with(options, Box::new(bootstrap))?;
+        let channels = job.channels("links").open()?;
+        let channel = shared(&job, &channels, 0, ChannelLimits::default())?;
+        if job.rank().0 == 1 {
+            let mut message = buffer(&channel, 1)?;
+            assert!(!message.is_shared());
+            channel.send_buffer(1, &mut message, Return::WhenDeposited, NEVER)?;
+            let got = channel.get(NEVER)?.bytes;
+            assert!(!got.is_shared() && got == content(1));
+        }
+        job.barrier()?;
+        drop(channel);
+        end(job, channels)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, by_links) {
+        match outcome {
+            Ok(()) => {}
+            Err(Error::NoProvider { why }) => return eprintln!("skipped: {why}"),
+            Err(error) => panic!("rank {rank}: {error}"),
+        }
+    }
+}
+
 /// What is held is not written over: not by other messages, nor in another opening.
 fn held<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let (me, deposited) = (job.rank().0, Return::WhenDeposited);
@@ -194,18 +324,15 @@ fn held<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()>
             }
         }
         // Of an opening before, it is sent as what it is.
-        if let Some(mut first) = kept.first().cloned().map(|first| first.bytes) {
-            channel.send_buffer(99, &mut first, deposited, NEVER)?;
-        }
-        if me == 0 && !kept.is_empty() {
+        if me == 0 {
             let mut first = kept.swap_remove(0);
             channel.send_buffer(first.kind, &mut first.bytes, deposited, NEVER)?;
+            assert!(first.bytes.is_empty());
         }
         job.barrier()?;
         if me == 1 {
-            assert_eq!(channel.get(NEVER)?.kind, 99);
             let first = channel.get(NEVER)?;
-            assert!(first.bytes == content(first.kind));
+            assert!(first.bytes.is_shared() && first.bytes == content(first.kind));
         }
         job.barrier()?;
         drop(channel);
@@ -223,4 +350,43 @@ fn held<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()>
 fn what_is_held_stays_as_it_is() {
     on_both!(2, |_| 0, held);
     on_both!(3, |_| 0, held);
+}
+
+/// A rank that tells of memory which it has not passed on is broken, and nothing else comes of it.
+#[test]
+fn memory_that_was_not_passed_on_ends_the_job_with_the_name_of_who_told() {
+    let program = |_, bootstrap: Custom| -> Result<()> {
+        let job = Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let channel = shared(&job, &channels, 0, ChannelLimits::default())?;
+        if job.rank().0 == 1 {
+            let message = buffer(&channel, 1)?; // it is held, and not passed on
+            let mut record = vec![0; 24];
+            record[0] = 1;
+            let send = Request::Send {
+                port: channel.port().at_owner(),
+                id: 0,
+                when: Return::WhenBuffered,
+                timeout_ns: u64::MAX,
+                kind: 0,
+            };
+            let kind = send.write(&mut record) | kinds::SHARED;
+            channels.put(Rank(0), kind, &record)?;
+            let failed = loop {
+                if let Err(error) = channels.progress() {
+                    break error;
+                }
+            };
+            assert!(message == content(1));
+            return Err(failed);
+        }
+        channel.get(NEVER).map(drop)
+    };
+    for (rank, outcome) in ranks(2, |_| 0, program) {
+        match (rank, outcome) {
+            (0, Err(Error::BadPeer { rank: 1, .. })) => {}
+            (1, Err(Error::PeerFailed { rank: 0, .. })) => {}
+            (_, outcome) => panic!("rank {rank}: {outcome:?}"),
+        }
+    }
 }
