@@ -542,7 +542,7 @@ impl Port {
         let message = is_message.then(|| Stored {
             about: head.about,
             bytes: match bytes {
-                Payload::Borrowed(bytes) => spare.copy(bytes).into(),
+                Payload::Borrowed(bytes) => spare.copy(bytes),
                 Payload::Owned(bytes) => bytes,
             },
             receipt: None,

@@ -494,13 +494,14 @@ impl Owner {
     }
 }
 
+#[inline]
 fn stored(
     payload: Payload<'_>,
     (number, source, kind): (u64, u32, u32),
     ports: &mut Ports,
 ) -> Stored {
     let bytes = match payload {
-        Payload::Borrowed(bytes) => ports.copy(bytes).into(),
+        Payload::Borrowed(bytes) => ports.copy(bytes),
         Payload::Owned(bytes) => bytes,
     };
     Stored {

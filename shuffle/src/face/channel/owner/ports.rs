@@ -36,9 +36,9 @@ impl Spare {
 
     /// The bytes, in a buffer that is not much longer: messages are counted by their bytes. What an
     /// answer says beside them has room behind them.
-    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub fn copy(&mut self, bytes: &[u8]) -> Bytes {
         if bytes.is_empty() {
-            return Vec::new();
+            return Bytes::default();
         }
         let (room, most) = (bytes.len() + HEAD_BYTES, 2 * bytes.len() + 64);
         let mut buffer = if room > SPARE_BYTES {
@@ -50,7 +50,7 @@ impl Spare {
         };
         buffer.reserve_exact(room);
         buffer.extend_from_slice(bytes);
-        buffer
+        Bytes::Own(buffer)
     }
 }
 
@@ -349,7 +349,8 @@ impl Ports {
     }
 
     /// The bytes, in a buffer.
-    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+    #[inline]
+    pub fn copy(&mut self, bytes: &[u8]) -> Bytes {
         self.spare.copy(bytes)
     }
 
@@ -371,7 +372,9 @@ mod tests {
         let fits = spare.0[1].as_ptr();
         let short = spare.copy(&[7]);
         assert_eq!((short.as_ptr(), &short[..]), (fits, &[7][..]));
-        let second = spare.copy(&[8]);
+        let Bytes::Own(second) = spare.copy(&[8]) else {
+            panic!("it is copied");
+        };
         assert!(second.capacity() <= 66, "{}", second.capacity());
         // Long ones that nobody uses give way.
         spare.put(second.into());

@@ -278,7 +278,7 @@ impl Queue {
             let Some(first) = self.messages.front() else {
                 return;
             };
-            let bytes = ports.copy(&first.bytes).into();
+            let bytes = ports.copy(&first.bytes);
             let copy = Stored {
                 about: first.about,
                 bytes,
