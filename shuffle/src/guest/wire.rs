@@ -560,7 +560,7 @@ mod tests {
             let take = Take::of(number, most).unwrap();
             Call::Take { take, timeout }
         });
-        let poll = (0..19u32, timeout());
+        let poll = (0..20u32, timeout());
         let poll = poll.prop_map(|(poll, timeout)| Call::Poll {
             poll: Poll::of(poll).unwrap(),
             timeout,

@@ -101,7 +101,7 @@ fn of_job(seat: trihop_seat_t) {
 
         let mut refused = null_mut();
         for status in [
-            trihop_channel_start_poll(channel, 19, never, &mut refused),
+            trihop_channel_start_poll(channel, 20, never, &mut refused),
             trihop_channel_start_send(channel, 0, news, 1, 4, never, &mut refused),
             trihop_channel_start_get(channel, never, null_mut()),
             trihop_channel_start_get(null(), never, &mut refused),

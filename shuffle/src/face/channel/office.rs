@@ -431,11 +431,14 @@ impl Office {
             let parsed = AnswerHead::parse(record.as_slice());
             let (head, bytes) = parsed.ok_or_else(|| bad("no answer of a channel's owner"))?;
             let bytes = bytes.len();
-            let message = match is_shared {
-                false => record.first(bytes),
-                true => self.claim(source, &record.as_slice()[..bytes])?,
+            // No value that may be either: that would be moved once more.
+            let effects = match is_shared {
+                false => self.client().answer(source.0, head, record.first(bytes)),
+                true => {
+                    let message = self.claim(source, &record.as_slice()[..bytes])?;
+                    self.client().answer(source.0, head, message)
+                }
             };
-            let effects = self.client().answer(source.0, head, message);
             let waker = self.follow(head.port, effects.map_err(bad)?, |request, bytes| {
                 let sent = with_request(request, &bytes, |kind, record| {
                     outbox.send_on(main, |out| out.send_or_spill(source, kind, record))
@@ -450,12 +453,14 @@ impl Office {
         let parsed = Request::parse(kind, record.as_slice());
         let (request, bytes) = parsed.ok_or_else(|| bad("no request to a channel's owner"))?;
         let bytes = bytes.len();
-        let message = match is_shared {
-            false => record.first(bytes),
-            true => self.claim(source, &record.as_slice()[..bytes])?,
+        let (mut owner, now_ns) = (self.owner(), || self.now_ns());
+        let taken = match is_shared {
+            false => owner.take(source.0, request, record.first(bytes), now_ns),
+            true => {
+                let message = self.claim(source, &record.as_slice()[..bytes])?;
+                owner.take(source.0, request, message, now_ns)
+            }
         };
-        let mut owner = self.owner();
-        let taken = owner.take(source.0, request, message, || self.now_ns());
         news.add(self.tell(&mut owner, |stream, send| outbox.send_on(stream, send)));
         drop(owner);
         taken.map_err(bad)
