@@ -58,7 +58,7 @@ impl Dump {
             assert!(used <= number_before(line, " bytes"), "{}", self.0);
             pools += 1;
         }
-        assert_eq!(pools, 7, "{}", self.0);
+        assert_eq!(pools, 8, "{}", self.0);
         for line in self.lines(" in flight (next") {
             assert!(
                 number_before(line, " in flight (next") <= options.remote_maxrpc.into(),
