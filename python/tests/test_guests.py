@@ -138,6 +138,9 @@ async def main():
     got = []
     takers = [asyncio.ensure_future(take(port, got)) for _ in range(5)]
     await asyncio.gather(send(port, 0), send(guest.attach(port.descriptor), 0))
+    for _ in range(60_000):  # what was sent last may still be on its way
+        if len(got) < 2 * EACH:
+            await asyncio.sleep(0.001)
     # Who is cancelled has taken nothing.
     for taker in takers:
         taker.cancel()
