@@ -10,7 +10,8 @@ use trihop_transport::sync::Arc;
 
 use super::client::{Answered, Client};
 use super::event::Signal;
-use super::port::{Outgoing, Port};
+use super::port::Port;
+use super::port::sending::Outgoing;
 use super::taking::received;
 use super::wait::{Limit, outcome};
 use super::wire::Request;
