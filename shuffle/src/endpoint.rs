@@ -515,8 +515,8 @@ impl Engine {
         }
         let stages = StageOptions::of_all_lanes(&route, &options);
         let mut lanes = Lanes::new(self.topology.places(), layout, &stages);
-        lanes.attach(self.topology.place(), segment);
-        lanes.share(options.shares().block_bytes);
+        lanes.attach(self.topology.place(), Arc::clone(&segment));
+        lanes.share(segment, need::shared_bytes(&self.topology, &options))?;
         let stages = StageOptions::of_all_links(&route, &options);
         let mut remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         remotes.trace = self.trace.of_stream(id);

@@ -342,7 +342,7 @@ static void fill(void)
     OK(trihop_channel_free(inbox));
 }
 
-/* Long messages go around all ranks in the memory in which rank 0 has made them, which no call copies. */
+/* Long messages go around all ranks, each of which gives them away with their memory. */
 static void pass_on(void)
 {
     enum { LONG = 100000 };

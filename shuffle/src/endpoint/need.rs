@@ -36,6 +36,15 @@ pub(super) fn send_slots(
     [(bytes / sizes.buffer_bytes).clamp(least, most), notices]
 }
 
+/// What an endpoint has for messages behind its inbox: a relay, whose inbox is as long as all
+/// others, has none, and never touches that.
+pub(super) fn shared_bytes(topology: &Topology, options: &StreamOptions) -> usize {
+    match topology.is_relay() {
+        true => 0,
+        false => options.shares().block_bytes,
+    }
+}
+
 /// What the links of a stream need to receive, beside `posted` receives of other streams.
 pub(super) fn link_plan(
     route: &JobRoute,
@@ -100,11 +109,7 @@ impl Need {
         let mut need = Self {
             run_table: table.bytes(),
             send_pools: 0,
-            inbox: layout.segment_bytes()
-                + match topology.is_relay() {
-                    true => 0, // which it never touches
-                    false => options.shares().block_bytes,
-                },
+            inbox: layout.segment_bytes() + shared_bytes(topology, options),
             receive_pools: 0,
         };
         let links = route.links() as usize;

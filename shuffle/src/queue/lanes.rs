@@ -13,6 +13,7 @@ use super::counters::{QueueCounters, SendReason};
 use super::edge::push_sparingly;
 use super::lane::LaneQueue;
 use super::limits::StageOptions;
+use crate::error::Result;
 use crate::route::{EndpointId, Stage};
 
 /// Output lanes, numbered in the order in which they were opened.
@@ -23,8 +24,8 @@ pub(crate) struct Lanes {
     /// The inboxes of the members of the node, by place; all of one layout.
     segments: Box<[Option<Arc<Segment>>]>,
     layout: InboxLayout,
-    /// What this endpoint shares behind its own inbox, and where in all inboxes that is.
-    blocks: Option<(BlockArea, Arc<Mutex<Blocks>>)>,
+    /// What this endpoint shares behind its own inbox.
+    blocks: Option<Arc<Mutex<Blocks>>>,
     /// By stage.
     stages: Vec<StageLanes>,
     /// Endpoint whose inbox could not be written to, and why.
@@ -138,28 +139,35 @@ impl Lanes {
         self.segments[place as usize] = Some(segment);
     }
 
-    /// So many bytes behind each inbox are for blocks; that of this endpoint has come.
-    pub fn share(&mut self, bytes: usize) {
-        let own = self.segments.iter().flatten().next();
-        if let Some(own) = own.filter(|_| bytes > 0) {
-            let area = BlockArea::new(self.layout.segment_bytes(), bytes);
-            let blocks = Blocks::new(Arc::clone(own), area);
-            self.blocks = Some((area, Arc::new(Mutex::new(blocks))));
+    /// So many bytes behind the inbox of this endpoint, which is `own`, are for blocks.
+    pub fn share(&mut self, own: Arc<Segment>, bytes: usize) -> Result<()> {
+        if bytes > 0 {
+            let blocks = Blocks::new(BlockArea::new(own, self.layout, bytes)?)?;
+            self.blocks = Some(Arc::new(Mutex::new(blocks)));
         }
+        Ok(())
     }
 
-    /// The blocks of this endpoint, and where those of all lie.
-    pub fn blocks(&self) -> Option<&(BlockArea, Arc<Mutex<Blocks>>)> {
+    /// The blocks of this endpoint.
+    pub fn blocks(&self) -> Option<&Arc<Mutex<Blocks>>> {
         self.blocks.as_ref()
     }
 
     /// Bytes of this endpoint's blocks that were taken when it last looked for room, and of all of
     /// them.
     pub fn shared_bytes(&self) -> (usize, usize) {
-        self.blocks.as_ref().map_or((0, 0), |(area, blocks)| {
+        self.blocks.as_ref().map_or((0, 0), |blocks| {
             let blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
-            (blocks.taken_bytes(), area.bytes())
+            (blocks.taken_bytes(), blocks.area().bytes())
         })
+    }
+
+    /// Where the blocks of all members of the node lie, by place, of which each has so many bytes.
+    pub fn block_areas(&self, bytes: usize) -> Result<Vec<Option<BlockArea>>> {
+        let area = |segment: &Arc<Segment>| BlockArea::new(Arc::clone(segment), self.layout, bytes);
+        let areas = self.segments.iter();
+        let areas = areas.map(|segment| Ok(segment.as_ref().map(area).transpose()?));
+        areas.collect()
     }
 
     /// The inboxes of the members of the node, by place.

@@ -12,7 +12,9 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::memory::segment::Segment;
+use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::storage::{Orderings, Shipped};
 use crate::sync::{MappedU64, Ordering, Word};
 
@@ -60,20 +62,35 @@ pub fn is_free<W: Word, O: Orderings>(word: &W) -> bool {
     word.load(O::BLOCK_LOOK) & STATE == FREE
 }
 
-/// Where the blocks of a segment lie: the same in those of all endpoints of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where the blocks of a segment lie: behind the lanes of its inbox.
+#[derive(Debug, Clone)]
 pub struct BlockArea {
+    inbox: MappedInbox,
     first: usize,
     bytes: usize,
 }
 
 impl BlockArea {
-    /// So many bytes, 2 GiB at most, rounded down to whole lines, from offset `first` on, rounded
-    /// up.
-    pub fn new(first: usize, bytes: usize) -> Self {
-        let from = first.next_multiple_of(LINE_BYTES);
-        let bytes = bytes.saturating_sub(from - first).min(1 << 31) & !(LINE_BYTES - 1);
-        Self { first: from, bytes }
+    /// So many bytes, 2 GiB at most, behind the lanes of this layout.
+    ///
+    /// # Errors
+    /// When the segment is shorter than that, or is laid out as something else: lanes would lie in
+    /// the same bytes.
+    pub fn new(segment: Arc<Segment>, layout: InboxLayout, bytes: usize) -> Result<Self> {
+        let first = layout.segment_bytes();
+        let bytes = bytes.min(1 << 31) & !(LINE_BYTES - 1);
+        let inbox = MappedInbox::new(segment, layout)?;
+        let length = inbox.segment().len();
+        if length - first < bytes {
+            let why = format!("{bytes} of blocks behind {first} in a segment of {length}");
+            return Err(Error::config("blocks", why));
+        }
+        inbox.settle()?;
+        Ok(Self {
+            inbox,
+            first,
+            bytes,
+        })
     }
 
     /// Its length.
@@ -81,9 +98,8 @@ impl BlockArea {
         self.bytes
     }
 
-    /// Whether a segment is long enough for it.
-    fn is_in(&self, segment: &Segment) -> bool {
-        segment.len() >= self.first + self.bytes
+    fn segment(&self) -> &Arc<Segment> {
+        self.inbox.segment_arc()
     }
 }
 
@@ -98,7 +114,6 @@ pub struct BlockPlace {
 
 /// The owner's side.
 pub struct Blocks {
-    segment: Arc<Segment>,
     area: BlockArea,
     /// Offset and length of those that were not free at the last look, by their offsets.
     taken: Vec<(usize, usize)>,
@@ -114,19 +129,27 @@ impl fmt::Debug for Blocks {
 }
 
 impl Blocks {
-    /// All of it is free. One segment has one owner of blocks: who owns its inbox.
+    /// All of it is free.
     ///
-    /// # Panics
-    /// When the segment is shorter than that.
-    pub fn new(segment: Arc<Segment>, area: BlockArea) -> Self {
-        assert!(area.is_in(&segment), "{area:?} in {segment:?}");
-        Self {
-            segment,
+    /// # Errors
+    /// When the segment's blocks have, or had, an owner: some may still be held.
+    pub fn new(area: BlockArea) -> Result<Self> {
+        // Relaxed: who comes first has all of it, and nobody before it.
+        if !area.inbox.blocks_owned().set_first(1, Ordering::Relaxed) {
+            let why = "the segment's blocks have an owner already; create one segment per inbox";
+            return Err(Error::config("blocks", why));
+        }
+        Ok(Self {
             area,
             taken: Vec::new(),
             turn: 0,
             rests: 0,
-        }
+        })
+    }
+
+    /// Where they lie.
+    pub fn area(&self) -> &BlockArea {
+        &self.area
     }
 
     /// A block of so many bytes, with whatever it had before; `None` where there is no room.
@@ -152,19 +175,16 @@ impl Blocks {
         let index = self.taken.partition_point(|&(offset, _)| offset < at);
         self.taken.insert(index, (at, length));
         // Relaxed: nobody else knows of it.
-        word(&self.segment, at).store(made(self.turn, place.bytes), Ordering::Relaxed);
-        Some(Block::new(Arc::clone(&self.segment), place))
+        let segment = self.area.segment();
+        word(segment, at).store(made(self.turn, place.bytes), Ordering::Relaxed);
+        Some(Block::new(Arc::clone(segment), place))
     }
 
     /// The first gap of so many bytes: what was used last is most likely still in a cache. Those
     /// before it that are free are forgotten.
     fn find(&mut self, length: usize) -> Option<usize> {
-        let Self {
-            segment,
-            area,
-            taken,
-            ..
-        } = self;
+        let Self { area, taken, .. } = self;
+        let segment = area.segment();
         let (mut at, mut kept, mut looked) = (area.first, 0, 0);
         while let Some(&(offset, length_there)) = taken.get(looked) {
             if !is_free::<_, Shipped>(word(segment, offset)) {
@@ -196,8 +216,9 @@ const TURNS: u32 = (1 << 30) - 1;
 
 fn word(segment: &Segment, offset: usize) -> &MappedU64 {
     debug_assert!(offset.is_multiple_of(LINE_BYTES) && offset + LINE_BYTES <= segment.len());
-    // SAFETY: offsets are those of blocks, multiples of a line inside of the segment, which stays
-    // mapped while it is borrowed; that word is accessed through atomics only.
+    // SAFETY: offsets are those of blocks, multiples of a line inside of an area of the segment, in
+    // which nothing else lies, since a segment has one layout; it stays mapped while it is
+    // borrowed. A block's word is accessed through atomics only.
     unsafe { &*segment.as_ptr().add(offset).cast::<MappedU64>() }
 }
 
@@ -226,14 +247,14 @@ impl Place {
 impl Block {
     /// Claims what was passed on to us; `None` where no block lies there, or it is not ours: who
     /// said so is broken.
-    pub fn claim(segment: &Arc<Segment>, area: BlockArea, place: BlockPlace) -> Option<Self> {
+    pub fn claim(area: &BlockArea, place: BlockPlace) -> Option<Self> {
+        let segment = area.segment();
         let offset = usize::try_from(place.offset).ok()?;
         let bytes = (place.word >> 2) as u32;
         let length = LINE_BYTES.checked_add(bytes as usize)?;
         let is_inside = offset >= area.first
             && offset.is_multiple_of(LINE_BYTES)
-            && offset.checked_add(length)? <= area.first + area.bytes
-            && area.is_in(segment);
+            && offset.checked_add(length)? <= area.first + area.bytes;
         let line = u32::try_from(offset / LINE_BYTES).ok()?;
         let is_ours = is_inside && claim::<_, Shipped>(word(segment, offset), place.word);
         is_ours.then(|| Self::new(Arc::clone(segment), Place { line, bytes }))
@@ -244,9 +265,9 @@ impl Block {
         Self { segment, at }
     }
 
-    /// The segment in which it lies.
-    pub fn segment(&self) -> &Arc<Segment> {
-        &self.segment
+    /// Whether it lies in this area.
+    pub fn is_in(&self, area: &BlockArea) -> bool {
+        Arc::ptr_eq(&self.segment, area.segment())
     }
 
     /// Passes it on to whoever is told where it lies: nothing is ours any more.
@@ -298,8 +319,9 @@ impl Deref for Block {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie inside of the mapped segment, and are ours alone while we hold the
-        // block: others access them only once it is passed on or free.
+        // SAFETY: the bytes lie inside of the mapped segment, in a block that its area's one owner
+        // has made, and are ours alone while we hold it: others access them only once it is passed
+        // on or free.
         unsafe { std::slice::from_raw_parts(self.first(), self.at.bytes as usize) }
     }
 }
@@ -335,39 +357,66 @@ mod tests {
 
     const AREA: usize = 4096;
 
-    fn blocks() -> (Arc<Segment>, BlockArea, Blocks) {
-        let segment = Segment::on_heap(2 * AREA);
-        let area = BlockArea::new(AREA - 8, AREA + 8);
-        (Arc::clone(&segment), area, Blocks::new(segment, area))
+    /// The area behind the smallest inbox, and where it begins.
+    fn area(bytes: usize) -> (BlockArea, usize) {
+        let layout = InboxLayout::new(1, 4096).unwrap();
+        let first = layout.segment_bytes();
+        let segment = Segment::on_heap(first + bytes);
+        (BlockArea::new(segment, layout, bytes).unwrap(), first)
+    }
+
+    fn blocks() -> (BlockArea, usize, Blocks) {
+        let (area, first) = area(AREA);
+        (area.clone(), first, Blocks::new(area).unwrap())
+    }
+
+    #[test]
+    fn a_segment_has_one_layout_and_one_owner_of_its_blocks() {
+        let layout = InboxLayout::new(1, 4096).unwrap();
+        let bytes = layout.segment_bytes();
+        let segment = Segment::on_heap(bytes + AREA);
+        let of = |layout, bytes| BlockArea::new(Arc::clone(&segment), layout, bytes);
+        assert!(of(layout, AREA + LINE_BYTES).is_err(), "too long");
+        let area = of(layout, AREA).unwrap();
+        assert_eq!(area.bytes(), AREA);
+        let longer = InboxLayout::new(1, 8192).unwrap();
+        assert!(of(longer, 64).is_err(), "another layout");
+        let blocks = Blocks::new(area.clone()).unwrap();
+        assert!(Blocks::new(area.clone()).is_err(), "an owner");
+        drop(blocks);
+        assert!(
+            Blocks::new(area).is_err(),
+            "one before, of which some may be held"
+        );
     }
 
     #[test]
     fn a_block_is_passed_on_and_claimed_once() {
-        let (segment, area, mut blocks) = blocks();
+        let (area, first, mut blocks) = blocks();
         let mut block = blocks.take(100).unwrap();
         block.copy_from_slice(&[7; 100]);
         let passed = block.pass();
         let place = passed.place();
         assert_eq!(
             (place.offset, place.word >> 2 & 0xffff_ffff),
-            (AREA as u64, 100)
+            (first as u64, 100)
         );
-        let claimed = Block::claim(&segment, area, place).unwrap();
-        assert!(Block::claim(&segment, area, place).is_none(), "it is taken");
+        let claimed = Block::claim(&area, place).unwrap();
+        assert!(Block::claim(&area, place).is_none(), "it is taken");
         assert_eq!(&claimed[..], &[7; 100]);
         drop(claimed);
-        assert!(Block::claim(&segment, area, place).is_none(), "it is free");
+        assert!(Block::claim(&area, place).is_none(), "it is free");
         // A send that came to nothing.
         let back = blocks.take(10).unwrap().pass().take_back().unwrap();
-        assert_eq!((back.len(), back.at.offset()), (10, AREA));
+        assert_eq!((back.len(), back.at.offset()), (10, first));
         let passed = back.pass();
-        let claimed = Block::claim(&segment, area, passed.place());
+        let claimed = Block::claim(&area, passed.place());
         assert!(claimed.is_some() && passed.take_back().is_none());
     }
 
     #[test]
     fn room_is_used_again_and_what_is_held_stays() {
-        let (_, _, mut blocks) = blocks();
+        let (_, begin, mut blocks) = blocks();
         let half = AREA / 2 - LINE_BYTES;
         let [mut first, mut second] = [blocks.take(half), blocks.take(half)].map(Option::unwrap);
         first.fill(1);
@@ -383,7 +432,7 @@ mod tests {
         drop(again.remove(3));
         assert!(blocks.take(1 + LINE_BYTES).is_none());
         let middle = blocks.take(0).unwrap();
-        assert_eq!(middle.at.offset(), AREA + 3 * LINE_BYTES);
+        assert_eq!(middle.at.offset(), begin + 3 * LINE_BYTES);
         assert_eq!(blocks.take(LINE_BYTES).map(|of| of.at.offset()), None);
         assert_eq!(blocks.take(0).map(|of| of.at.offset()), Some(last));
         assert!(second.iter().all(|&byte| byte == 2));
@@ -392,14 +441,14 @@ mod tests {
 
     #[test]
     fn places_that_cannot_be_are_no_blocks() {
-        let (segment, area, mut blocks) = blocks();
+        let (area, first, mut blocks) = blocks();
         let mut block = blocks.take(128).unwrap();
         block.fill(0);
         let place = block.pass().place();
         let longer = |bytes: u64| place.word & !(0xffff_ffff << 2) | bytes << 2;
         for (offset, word) in [
             (0, place.word),
-            (AREA as u64 - 64, place.word),
+            (first as u64 - 64, place.word),
             (place.offset + 8, place.word),
             // Inside of a message, and where none has been.
             (place.offset + 64, place.word),
@@ -413,26 +462,26 @@ mod tests {
             (place.offset, place.word + (1 << 34)),
             (place.offset, u64::MAX),
             (u64::MAX - 63, place.word),
-            (2 * AREA as u64, place.word),
+            ((first + AREA) as u64, place.word),
         ] {
-            let claimed = Block::claim(&segment, area, BlockPlace { offset, word });
+            let claimed = Block::claim(&area, BlockPlace { offset, word });
             assert!(claimed.is_none(), "{offset} {word:#x}");
         }
-        let beyond = BlockArea::new(AREA, 2 * AREA);
-        assert!(Block::claim(&segment, beyond, place).is_none());
-        drop(Block::claim(&segment, area, place).unwrap());
+        drop(Block::claim(&area, place).unwrap());
         // The same block again is another one.
         let again = blocks.take(128).unwrap().pass();
         assert_eq!(again.place().offset, place.offset);
-        assert!(Block::claim(&segment, area, place).is_none());
-        assert!(Block::claim(&segment, area, again.place()).is_some());
+        assert!(Block::claim(&area, place).is_none());
+        assert!(Block::claim(&area, again.place()).is_some());
     }
 
     #[test]
     #[cfg(not(miri))] // which has no processes
     fn a_forked_child_gives_nothing_away() {
-        let segment = Segment::create(AREA).unwrap();
-        let mut blocks = Blocks::new(segment, BlockArea::new(0, AREA));
+        let layout = InboxLayout::new(1, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes() + AREA).unwrap();
+        let area = BlockArea::new(segment, layout, AREA).unwrap();
+        let mut blocks = Blocks::new(area).unwrap();
         let block = blocks.take(AREA / 2).unwrap();
         // SAFETY: the child drops what it has, which takes no lock, and ends.
         let pid = unsafe { libc::fork() };
@@ -452,8 +501,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_room_among_many_does_not_look_at_once_again() {
-        let segment = Segment::on_heap(64 * AREA);
-        let mut blocks = Blocks::new(segment, BlockArea::new(0, 64 * AREA));
+        let mut blocks = Blocks::new(area(64 * AREA).0).unwrap();
         let held: Vec<_> = (0..).map_while(|_| blocks.take(0)).collect();
         assert_eq!(held.len(), 4096);
         drop(held);

@@ -257,6 +257,10 @@ impl MappedInbox {
         &self.segment
     }
 
+    pub(crate) fn segment_arc(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
     fn word(&self, offset: usize) -> &MappedU64 {
         debug_assert!(offset.is_multiple_of(8) && offset < self.layout.data_offset(0));
         // SAFETY: the callers' offsets are multiples of 8 in the part before the lanes' data,
@@ -286,6 +290,11 @@ impl MappedInbox {
     /// The last count of all nodes that the owner has begun.
     pub(crate) fn census_counted(&self) -> &MappedU64 {
         self.word(104)
+    }
+
+    /// 1 once somebody owns the blocks behind the lanes, for good.
+    pub(crate) fn blocks_owned(&self) -> &MappedU64 {
+        self.word(112)
     }
 
     /// The last census of which the owner was told that it is over.

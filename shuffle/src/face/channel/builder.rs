@@ -133,10 +133,13 @@ impl<S: Seat> ChannelsBuilder<S> {
         if let Some(memory) = seat.with("opening channels", |job| {
             let (_, out) = job.engine.stream(handle.id)?;
             let lanes = &out.queues.lanes;
-            let segments = lanes.segments().to_vec();
-            let shared = lanes.blocks().cloned();
+            let Some(own) = lanes.blocks() else {
+                return Ok(None);
+            };
+            let areas = lanes.block_areas(lanes.shared_bytes().1)?;
             let most = message_bytes.saturating_sub(HEAD_BYTES);
-            Ok(shared.map(|shared| SharedMemory::new(topology.clone(), shared, segments, most)))
+            let own = Arc::clone(own);
+            Ok(Some(SharedMemory::new(topology.clone(), own, areas, most)))
         })? {
             office.share(memory);
         }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use trihop_transport::memory::segment::Segment;
 use trihop_transport::ring::{Block, BlockArea, BlockPlace, Blocks, PassedBlock};
 use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::topology::{EndpointId, Rank, Topology};
@@ -31,10 +30,9 @@ pub(super) const PLACE_BYTES: usize = size_of::<RawPlace>();
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     topology: Topology,
-    area: BlockArea,
     own: Arc<Mutex<Blocks>>,
     /// By place on the node.
-    segments: Vec<Option<Arc<Segment>>>,
+    areas: Vec<Option<BlockArea>>,
     /// Bytes of a message at most.
     most_bytes: usize,
 }
@@ -65,19 +63,18 @@ impl Passed {
 }
 
 impl SharedMemory {
-    /// Of these segments, by place on the node, in which blocks lie in this area, for messages of
-    /// so many bytes at most.
+    /// This rank's, and where that of the node's ranks lies, by place, for messages of so many
+    /// bytes at most.
     pub fn new(
         topology: Topology,
-        (area, own): (BlockArea, Arc<Mutex<Blocks>>),
-        segments: Vec<Option<Arc<Segment>>>,
+        own: Arc<Mutex<Blocks>>,
+        areas: Vec<Option<BlockArea>>,
         most_bytes: usize,
     ) -> Self {
         Self {
             topology,
-            area,
             own,
-            segments,
+            areas,
             most_bytes,
         }
     }
@@ -121,9 +118,9 @@ impl SharedMemory {
     }
 
     fn passed(&self, block: Block) -> Result<Passed, Block> {
-        let is_it = |segment: &Arc<Segment>| Arc::ptr_eq(segment, block.segment());
-        let mut segments = self.segments.iter();
-        let place = segments.position(|segment| segment.as_ref().is_some_and(is_it));
+        let is_it = |area: &BlockArea| block.is_in(area);
+        let mut areas = self.areas.iter();
+        let place = areas.position(|area| area.as_ref().is_some_and(is_it));
         let Some(place) = place else {
             return Err(block);
         };
@@ -139,12 +136,12 @@ impl SharedMemory {
         let end = EndpointId(raw.end.get());
         let is_known = self.topology.has_endpoint(end) && self.topology.is_here(end);
         let place = is_known.then(|| self.topology.place_of(end))?;
-        let segment = self.segments.get(place as usize)?.as_ref()?;
+        let area = self.areas.get(place as usize)?.as_ref()?;
         let at = BlockPlace {
             offset: raw.offset.get(),
             word: raw.word.get(),
         };
-        let block = Block::claim(segment, self.area, at)?;
+        let block = Block::claim(area, at)?;
         (block.len() <= self.most_bytes).then_some(block)
     }
 }
