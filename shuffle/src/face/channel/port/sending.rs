@@ -75,12 +75,8 @@ impl<S: Seat> Port<S> {
         limit: &Limit,
         tries: bool,
     ) -> Result<u64> {
-        self.has_messages("messages to be sent")?;
-        let most = self.longest();
         let bytes = message.as_slice().len();
-        if bytes > most {
-            return Err(Error::TooLarge { bytes, limit: most });
-        }
+        self.may_have(bytes)?;
         self.channels.enter(SEND)?;
         let length = bytes as u64;
         let id = self.room(length, when, limit, tries)?;
@@ -116,6 +112,15 @@ impl<S: Seat> Port<S> {
             return Err(error);
         }
         Ok(id)
+    }
+
+    /// Refuses messages of so many bytes where none may be sent.
+    fn may_have(&self, bytes: usize) -> Result<()> {
+        self.has_messages("messages to be sent")?;
+        match self.longest() {
+            limit if bytes > limit => Err(Error::TooLarge { bytes, limit }),
+            _ => Ok(()),
+        }
     }
 
     /// A copy of a message for the owner in memory that the node shares, where there is any for it.
@@ -400,11 +405,7 @@ impl<S: Seat> Channel<S> {
     /// it has no messages; [`Error::NoMemory`].
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
         let port = &*self.0;
-        port.has_messages("messages to be sent")?;
-        let limit = port.longest();
-        if bytes > limit {
-            return Err(Error::TooLarge { bytes, limit });
-        }
+        port.may_have(bytes)?;
         let shared = port.channels.office.shared();
         let shared = shared.filter(|shared| shared.is_for(port.descriptor.owner(), bytes));
         if let Some(block) = shared.and_then(|shared| shared.take(bytes)) {
