@@ -20,7 +20,7 @@ pub(crate) struct Bound {
     lane_bytes: u32,
     receive_pools: usize,
     /// Of channels: long messages that others of the node read in place.
-    shared_messages: usize,
+    shared_records: usize,
     /// One that is sent and one that is put together.
     long_record: usize,
     /// What may wait for an application without a handler, or for a delivery thread: into an empty
@@ -46,7 +46,7 @@ impl Bound {
             lanes: layout.lanes(),
             lane_bytes: layout.lane_bytes(),
             receive_pools: inbound.links.as_ref().map_or(0, |l| l.pool_bytes),
-            shared_messages: out.queues.lanes.shared_bytes().1,
+            shared_records: out.queues.lanes.shared_bytes().1,
             delivery_queue: match &state.sink {
                 Sink::Queue(_) | Sink::Thread(_) => {
                     let longest = state.options.max_message_bytes.max(state.frame_bytes);
@@ -69,7 +69,7 @@ impl Bound {
     /// What is there from the opening on, or from the first messages.
     #[cfg(test)]
     pub fn fixed(&self) -> usize {
-        self.run_table + self.send_pools + self.inbox + self.receive_pools + self.shared_messages
+        self.run_table + self.send_pools + self.inbox + self.receive_pools + self.shared_records
     }
 
     /// Names of what a stream takes memory for.
@@ -79,7 +79,7 @@ impl Bound {
         "send pools",
         "inbox",
         "receive pools",
-        "shared messages",
+        "shared records",
         "delivery queue",
         "long records",
     ];
@@ -128,7 +128,7 @@ impl Bound {
             + self.send_pools
             + self.inbox
             + self.receive_pools
-            + self.shared_messages
+            + self.shared_records
             + self.delivery_queue
     }
 }
@@ -138,7 +138,7 @@ impl fmt::Display for Bound {
         write!(
             f,
             "run table {} + spill {} + send pools {} + inbox {} ({} lanes x {}) + receive pools {} + \
-             shared messages {} + delivery queue {} = {} of queues, + long records 2 x {} = {} bytes",
+             shared records {} + delivery queue {} = {} of queues, + long records 2 x {} = {} bytes",
             self.run_table,
             self.spill,
             self.send_pools,
@@ -146,7 +146,7 @@ impl fmt::Display for Bound {
             self.lanes,
             self.lane_bytes,
             self.receive_pools,
-            self.shared_messages,
+            self.shared_records,
             self.delivery_queue,
             self.queues(),
             self.long_record,

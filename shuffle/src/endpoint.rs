@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     /// What its pools may take.
     pub pools: PoolLimits,
     item_bytes: usize,
+    /// What this endpoint has for long records behind its inbox.
+    pub block_bytes: usize,
     stream_sizes: StreamSizes,
 }
 
@@ -87,15 +89,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Bytes of every rank's inbox of this stream on this node.
-    pub fn segment_bytes(&self) -> usize {
-        segment_bytes(&self.plan, self.layout)
+    /// Bytes of an inbox of this stream on this node, and of those with the most behind it.
+    pub fn segment_bytes(&self) -> [usize; 2] {
+        let bytes = self.layout.segment_bytes();
+        [bytes, bytes + self.plan.options.shares().block_bytes]
     }
-}
-
-/// Bytes of an inbox, with the blocks behind it.
-fn segment_bytes(plan: &Plan, layout: InboxLayout) -> usize {
-    layout.segment_bytes() + plan.options.shares().block_bytes
 }
 
 /// One rank's part of a job that never waits: its link, its streams, their common progress. The
@@ -313,6 +311,7 @@ impl Engine {
         }
         let stream_sizes = StreamSizes::new(&self.topology, &route, options);
         check_item(item_bytes, options)?;
+        let block_bytes = need::block_bytes(&self.topology, options, item_bytes);
         let mut options = options.clone();
         if options.spill_bytes == 0 {
             options.spill_bytes = self
@@ -324,6 +323,7 @@ impl Engine {
             options,
             pools: PoolLimits::default(),
             item_bytes,
+            block_bytes,
             stream_sizes,
             route,
         })
@@ -392,20 +392,21 @@ impl Engine {
         }
     }
 
-    /// Names, routes, options and bounds of pools of the streams that hold memory, and whether
-    /// their links share slots: those that are open, those that are kept for others, and those
-    /// that were given up.
-    pub fn held(
-        &self,
-    ) -> impl Iterator<Item = (&str, &JobRoute, &StreamOptions, &PoolLimits, bool)> {
+    /// What the streams need that hold memory, by name: those that are open, those that are kept
+    /// for others, and those that were given up.
+    pub fn needs(&self) -> Result<Vec<(&str, Need)>> {
+        let limits = self.link.as_ref().map(|link| link.limits());
         let all = self.open.iter().chain(&self.closed).chain(&self.given_up);
-        all.map(|&at| {
+        let needs = all.map(|&at| {
             let (state, out) = (&self.streams[at], &self.outs[at]);
             let links = state.inbound.links.as_ref();
             let on_demand = links.is_some_and(|links| links.is_on_demand());
             let route = &out.queues.route;
-            (&*state.name, route, &state.options, &state.pools, on_demand)
-        })
+            let (options, pools) = (&state.options, &state.pools);
+            let need = Need::of(&self.topology, route, options, pools, on_demand, limits)?;
+            Ok((&*state.name, need.sharing(state.block_bytes)))
+        });
+        needs.collect()
     }
 
     /// First half of opening a new stream: makes this rank's inbox.
@@ -413,7 +414,7 @@ impl Engine {
         let lane_bytes = plan.stream_sizes.lane_bytes;
         let lanes = plan.route.lanes_per_rank() * self.topology.places();
         let layout = InboxLayout::new(lanes, lane_bytes)?;
-        let segment = (self.create_segment)(segment_bytes(&plan, layout))?;
+        let segment = (self.create_segment)(layout.segment_bytes() + plan.block_bytes)?;
         let inbox = Inbox::new(Arc::clone(&segment), layout)?;
         Ok(Prepared {
             plan,
@@ -463,6 +464,7 @@ impl Engine {
             options,
             pools,
             item_bytes,
+            block_bytes,
             stream_sizes,
             route,
         } = plan;
@@ -516,7 +518,7 @@ impl Engine {
         let stages = StageOptions::of_all_lanes(&route, &options);
         let mut lanes = Lanes::new(self.topology.places(), layout, &stages);
         lanes.attach(self.topology.place(), Arc::clone(&segment));
-        lanes.share(segment, need::shared_bytes(&self.topology, &options))?;
+        lanes.share(segment, block_bytes)?;
         let stages = StageOptions::of_all_links(&route, &options);
         let mut remotes = Remotes::new(count, sizes, &stream_sizes.links, &stages, batches);
         remotes.trace = self.trace.of_stream(id);
@@ -546,6 +548,7 @@ impl Engine {
             options,
             pools,
             item_bytes,
+            block_bytes,
             identity,
             frame_bytes: stream_sizes.frame_bytes,
             handover: sink.handover(),

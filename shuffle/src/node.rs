@@ -148,12 +148,12 @@ impl NodeExchange {
         self.is_owed
     }
 
-    /// The inbox, of so many bytes, that each other endpoint of the node has given for `stream`.
+    /// The inbox, of so many bytes at least and at most, that each other endpoint of the node has given for `stream`.
     pub fn taken(
         &mut self,
         topology: &Topology,
         stream: u16,
-        bytes: usize,
+        [least, most]: [usize; 2],
     ) -> Result<Vec<(EndpointId, Arc<Segment>)>> {
         let others = topology.ends_of_process().count() as u32 - 1;
         self.process.look(|shared| {
@@ -179,7 +179,7 @@ impl NodeExchange {
                     Error::bad_peer(topology.rank_of(end).0, why)
                 })?;
                 // One mapping for all of this process.
-                let inbox = Segment::attach(descriptor, bytes)?;
+                let inbox = Segment::attach_up_to(descriptor, least, most)?;
                 if others > 0 {
                     shared.inboxes.insert(key, (Arc::clone(&inbox), others));
                 }

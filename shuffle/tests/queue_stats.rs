@@ -228,7 +228,7 @@ fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
             "send pools",
             "inbox",
             "receive pools",
-            "shared messages",
+            "shared records",
             "delivery queue",
             "long records"
         ]

@@ -18,8 +18,6 @@ macro_rules! shares {
             pub own_slots: usize,
             /// The longest that a lane gets, where its share affords that.
             pub longest_lane_bytes: usize,
-            /// Memory of a rank in which long messages of channels lie for others of its node.
-            pub block_bytes: usize,
         }
 
         impl Shares {
@@ -34,7 +32,6 @@ macro_rules! shares {
                     reassembly_bytes: (2 * max_message_bytes).max(1),
                     own_slots: usize::MAX,
                     longest_lane_bytes: Self::LANE_BYTES,
-                    block_bytes: 0,
                 }
             }
 
@@ -44,7 +41,6 @@ macro_rules! shares {
                     self.reassembly_bytes,
                     self.own_slots,
                     self.longest_lane_bytes,
-                    self.block_bytes,
                 ];
                 let words = [$(self.$name),+].into_iter().chain(own);
                 words.map(|word| word as u64).collect()
@@ -58,7 +54,6 @@ macro_rules! shares {
                     reassembly_bytes: words.next()?,
                     own_slots: words.next()?,
                     longest_lane_bytes: words.next()?,
-                    block_bytes: words.next()?,
                 };
                 words.next().is_none().then_some(shares)
             }
@@ -78,6 +73,9 @@ shares! {
     /// Lanes into a rank. Each has 64 KiB (of DeltaFS 256) where that affords it, less where many
     /// ranks share a node, never below 4 KiB.
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
+    /// Records of 16 KiB and more that a rank sends to others of its node, which read them there.
+    /// Nothing where no node has several ranks, no record is so long, or the route is `fabric-only`.
+    block_bytes = 1 / 8 in (0 to 64 << 20);
     /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);
     /// Spill from which on deliveries wait as long as it drains. When it has, so much of it is
@@ -127,9 +125,10 @@ mod tests {
             reassembly_bytes,
             own_slots: _,
             longest_lane_bytes: _,
-            block_bytes: _,
+            block_bytes,
         } = Shares::default();
         let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;
+        let memory = memory + block_bytes;
         // Short frames, and as much again for long ones.
         let memory = memory + 2 * run_table_bytes;
         assert!(memory <= StreamOptions::default().memory_bytes, "{memory}");

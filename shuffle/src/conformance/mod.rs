@@ -21,6 +21,7 @@ pub(crate) mod ranks;
 mod relays;
 mod rounds;
 mod schedule;
+mod shared_records;
 mod steps;
 mod symptoms;
 mod world;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use trihop_transport::park::{Content, Mail, Mailbox};
 use trihop_transport::protocol::wire::BadRun;
+use trihop_transport::ring::Block;
 
 use super::handover::Chunk;
 use super::{Delivery, DeliveryQueue};
@@ -324,6 +325,11 @@ impl Pending {
             piece_records,
             threshold: options.shim.deliverq_threshold,
         }
+    }
+
+    pub fn keep(&mut self, block: Block, whole: Option<(u32, u32)>) {
+        self.queue.keep(block, whole);
+        self.handed += 1;
     }
 
     pub fn push(&mut self, delivery: &Delivery<'_>) -> Result<(), BadRun> {

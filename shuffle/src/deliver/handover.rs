@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trihop_transport::park::Gauge;
 use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::ring::Bell;
+use trihop_transport::ring::{Bell, Block};
 use trihop_transport::sync::Flag;
 
 use super::deliveries::{Deliveries, Pending};
@@ -188,6 +188,20 @@ impl Handover {
             }
             Ok(admitted)
         })
+    }
+
+    /// Takes a long record that was admitted, in memory that its source shares, to be shown later.
+    pub fn keep(&self, block: Block, whole: Option<(u32, u32)>) {
+        let dropped = self.with_quietly(|pending| {
+            if !self.discards.is_raised() {
+                pending.keep(block, whole);
+                return None;
+            }
+            pending.handed += 1;
+            pending.undelivered += 1;
+            Some(block)
+        });
+        drop(dropped);
     }
 
     /// Drops what nobody would take: looked at with the queue in hand, so that nothing is added

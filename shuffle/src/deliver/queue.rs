@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
+use trihop_transport::ring::Block;
+use zerocopy::IntoBytes;
 
 use super::{Delivery, LongBytes, items_of};
 use crate::config::StreamOptions;
@@ -26,15 +28,40 @@ pub(crate) struct DeliveryQueue {
     list: Vec<Entry>,
 }
 
-/// One delivery, copied.
+/// One delivery.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// A run's frame, or a long record's bytes.
-    words: Vec<u64>,
-    bytes: usize,
+    memory: Memory,
     records: usize,
     /// Source and kind of a long record.
     whole: Option<(u32, u32)>,
+}
+
+/// Where what is delivered lies.
+#[derive(Debug)]
+enum Memory {
+    /// A copy of so many bytes.
+    Own { words: Vec<u64>, bytes: usize },
+    /// Memory that its source shares.
+    Shared(Block),
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own { words, bytes } => &words.as_bytes()[..*bytes],
+            Self::Shared(block) => block,
+        }
+    }
+
+    /// Bytes that it takes.
+    fn length(&self) -> usize {
+        match self {
+            Self::Own { words, .. } => bytes_of(words),
+            Self::Shared(block) => block.len(),
+        }
+    }
 }
 
 impl Entry {
@@ -56,17 +83,19 @@ impl Entry {
             let why = BadRun::Fragment("a long record on a stream of items");
             return Err((Some(source), why));
         }
-        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
-        let (run, _) = Run::split(bytes, job_size).map_err(|why| (None, why))?;
+        let (run, _) = Run::split(self.memory.bytes(), job_size).map_err(|why| (None, why))?;
         match items_of(&run, item_bytes) {
             Ok(_) => Ok(run.header),
             Err(why) => Err((Some(run.header.source), why)),
         }
     }
 
-    /// Lends what it holds, which has to come back.
+    /// Lends what it holds, which has to come back, and is a copy.
     pub fn swap(&mut self, words: &mut Vec<u64>) {
-        std::mem::swap(&mut self.words, words);
+        match &mut self.memory {
+            Memory::Own { words: own, .. } => std::mem::swap(own, words),
+            Memory::Shared(_) => unreachable!("what waits for an application is copied"),
+        }
     }
 
     /// Gives the delivery to `take`.
@@ -75,7 +104,7 @@ impl Entry {
         job_size: u32,
         take: impl FnOnce(Delivery<'_>) -> Result<(), BadRun>,
     ) -> Result<(), BadRun> {
-        let bytes = &zerocopy::IntoBytes::as_bytes(&self.words[..])[..self.bytes];
+        let bytes = self.memory.bytes();
         match self.whole {
             Some((source, kind)) => take(Delivery::Record {
                 source,
@@ -155,15 +184,24 @@ impl DeliveryQueue {
             word[..rest.len()].copy_from_slice(rest);
             words.push(u64::from_ne_bytes(word));
         }
-        self.bytes += bytes_of(&words);
+        let bytes = bytes.len();
+        self.add(Memory::Own { words, bytes }, records, whole);
+        Ok(())
+    }
+
+    /// Takes a long record where it lies: an item's run, or the bytes of a `whole` one.
+    pub fn keep(&mut self, block: Block, whole: Option<(u32, u32)>) {
+        self.add(Memory::Shared(block), 1, whole);
+    }
+
+    fn add(&mut self, memory: Memory, records: usize, whole: Option<(u32, u32)>) {
+        self.bytes += memory.length();
+        self.records += records;
         self.entries.push_back(Entry {
-            words,
-            bytes: bytes.len(),
+            memory,
             records,
             whole,
         });
-        self.records += records;
-        Ok(())
     }
 
     /// Whether nothing can be taken.
@@ -213,8 +251,10 @@ impl DeliveryQueue {
     fn release(&mut self, entry: Entry) {
         self.refused = false;
         self.records -= entry.records;
-        self.bytes -= bytes_of(&entry.words);
-        self.spare.give_back(entry.words);
+        self.bytes -= entry.memory.length();
+        if let Memory::Own { words, .. } = entry.memory {
+            self.spare.give_back(words);
+        }
     }
 }
 

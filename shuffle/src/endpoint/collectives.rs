@@ -43,6 +43,7 @@ impl Engine {
                 run_table_bytes: 16 << 10,
                 small_slot_bytes: 512,
                 spill_mark_bytes: 64 << 10,
+                block_bytes: 0,
                 ..Shares::default()
             }),
             ..StreamOptions::default()

@@ -13,7 +13,8 @@ use crate::error::Result;
 use crate::queue::remote::{BatchSizes, LinkLimits};
 use crate::queue::remotes::BUFFERS_PER_LINK;
 use crate::queue::runs::RunTable;
-use crate::route::{JobRoute, Stage};
+use crate::queue::shared::LEAST_BYTES;
+use crate::route::{JobRoute, RouteName, Stage};
 
 /// Small sends that may be on their way per link, up to 32 links: announcements and control
 /// messages.
@@ -36,12 +37,24 @@ pub(super) fn send_slots(
     [(bytes / sizes.buffer_bytes).clamp(least, most), notices]
 }
 
-/// What an endpoint has for messages behind its inbox: a relay, whose inbox is as long as all
-/// others, has none, and never touches that.
-pub(super) fn shared_bytes(topology: &Topology, options: &StreamOptions) -> usize {
-    match topology.is_relay() {
-        true => 0,
-        false => options.shares().block_bytes,
+/// What a rank has for long records behind its inbox, if memory affords it: nothing where there are
+/// no such records, or no use for it. `item_bytes` are those of an item, 0 of byte records.
+pub(super) fn block_bytes(
+    topology: &Topology,
+    options: &StreamOptions,
+    item_bytes: usize,
+) -> usize {
+    let longest = match item_bytes {
+        0 => options.max_message_bytes,
+        _ => item_bytes,
+    };
+    let is_of_use = topology.most_local() > 1
+        && !topology.is_relay()
+        && longest >= LEAST_BYTES
+        && !matches!(options.route, RouteName::FabricOnly(_));
+    match is_of_use {
+        true => options.shares().block_bytes,
+        false => 0,
     }
 }
 
@@ -83,6 +96,7 @@ pub(crate) struct Need {
     send_pools: usize,
     inbox: usize,
     receive_pools: usize,
+    shared_records: usize,
 }
 
 impl Need {
@@ -109,8 +123,9 @@ impl Need {
         let mut need = Self {
             run_table: table.bytes(),
             send_pools: 0,
-            inbox: layout.segment_bytes() + shared_bytes(topology, options),
+            inbox: layout.segment_bytes(),
             receive_pools: 0,
+            shared_records: 0,
         };
         let links = route.links() as usize;
         if let Some(limits) = limits.filter(|_| links > 0) {
@@ -123,6 +138,14 @@ impl Need {
         Ok(need)
     }
 
+    /// With so many bytes for long records behind its inbox.
+    pub fn sharing(self, shared_records: usize) -> Self {
+        Self {
+            shared_records,
+            ..self
+        }
+    }
+
     /// Of it what its links send from, and what they receive into.
     pub fn pools(&self) -> [usize; 2] {
         [self.send_pools, self.receive_pools]
@@ -130,7 +153,7 @@ impl Need {
 
     /// All of it.
     pub fn bytes(&self) -> usize {
-        self.run_table + self.send_pools + self.inbox + self.receive_pools
+        self.run_table + self.send_pools + self.inbox + self.receive_pools + self.shared_records
     }
 }
 
@@ -141,10 +164,12 @@ impl fmt::Display for Need {
             send_pools,
             inbox,
             receive_pools,
+            shared_records,
         } = self;
         write!(
             f,
-            "run table {run_table} + send pools {send_pools} + inbox {inbox} + receive pools {receive_pools}"
+            "run table {run_table} + send pools {send_pools} + inbox {inbox} + receive pools {receive_pools} + \
+             shared records {shared_records}"
         )
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trihop_transport::protocol::wire::{BadRun, RUN_HEADER_BYTES, Run, RunHeader, run_flags};
+use trihop_transport::protocol::wire::{
+    BadRun, RUN_HEADER_BYTES, Run, RunHeader, SharedRecord, run_flags,
+};
 use trihop_transport::ring::census::COLOURS;
 use trihop_transport::topology::{Rank, Topology};
 
@@ -146,6 +148,11 @@ impl<H: Handlers> Forwarding<'_, H> {
         if self.topology.endpoint() == target.into() {
             return self.deliver(run, input);
         }
+        if run.is_shared() {
+            return Err(BadRun::Shared(
+                "it is for another rank than it was given to",
+            ));
+        }
         let pushed = self
             .out()
             .queues
@@ -222,31 +229,25 @@ impl<H: Handlers> Forwarding<'_, H> {
     fn deliver(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
         self.heard[run.colour()] += 1;
         self.out().queues.hide_census();
+        if run.is_shared() {
+            return self.deliver_shared(run, input);
+        }
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
-        let admitted = match &mut *self.sink {
-            _ if self.discards => true,
-            Sink::Handler => {
-                self.handlers.is_live(self.own) && !waits_for_spill(self.waits_for, self.outs)
-            }
-            Sink::Queue(queue) => {
-                let bytes = match run.is_fragment() {
-                    true => self.reassembly.record_bytes(input),
-                    false => run.frame.len(),
-                };
-                queue.admit(records, bytes)
-            }
-            Sink::Thread(handover) if is_plain => {
-                let taken = handover.offer(&Delivery::Run(*run), records, run.frame.len())?;
-                self.stats.runs_delivered += u64::from(taken);
-                self.note_blocked(!taken, input);
-                return Ok(taken);
-            }
-            Sink::Thread(handover) => handover.admit(records, self.reassembly.record_bytes(input)),
-            Sink::Collectives(_) | Sink::Closed => true,
+        if let Sink::Thread(handover) = &mut *self.sink
+            && is_plain
+            && !self.discards
+        {
+            let taken = handover.offer(&Delivery::Run(*run), records, run.frame.len())?;
+            self.stats.runs_delivered += u64::from(taken);
+            self.note_blocked(!taken, input);
+            return Ok(taken);
+        }
+        let bytes = match is_plain {
+            true => run.frame.len(),
+            false => self.reassembly.record_bytes(input),
         };
-        self.note_blocked(!admitted, input);
-        if !admitted {
+        if !self.admits(records, bytes, input) {
             return Ok(false);
         }
         if is_plain {
@@ -294,6 +295,71 @@ impl<H: Handlers> Forwarding<'_, H> {
                 Ok(true)
             }
         }
+    }
+
+    /// Whether records of together so many bytes may be handed over now.
+    fn admits(&mut self, records: usize, bytes: usize, input: Input) -> bool {
+        let admitted = match &mut *self.sink {
+            _ if self.discards => true,
+            Sink::Handler => {
+                self.handlers.is_live(self.own) && !waits_for_spill(self.waits_for, self.outs)
+            }
+            Sink::Queue(queue) => queue.admit(records, bytes),
+            Sink::Thread(handover) => handover.admit(records, bytes),
+            Sink::Collectives(_) | Sink::Closed => true,
+        };
+        self.note_blocked(!admitted, input);
+        admitted
+    }
+
+    /// Delivers a record that lies in memory of its source's.
+    #[cold]
+    fn deliver_shared(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
+        let nowhere = BadRun::Shared("nothing lies where it is said to");
+        let record = SharedRecord::read(run.payload).ok_or(nowhere)?;
+        if !self.admits(1, record.place.bytes(), input) {
+            return Ok(false);
+        }
+        let out = &mut self.outs[self.own];
+        let (is_item, most, size) = (out.item_bytes() > 0, out.most_bytes(), out.size());
+        let block = out.queues.claim(&record).ok_or(nowhere)?;
+        let RunHeader { source, target, .. } = run.header;
+        let item = match is_item {
+            false if block.len() > most => return Err(BadRun::Shared("it is too long")),
+            false => None,
+            true => {
+                let (item, rest) = Run::split(&block, size)?;
+                let expected = RunHeader {
+                    source,
+                    target,
+                    count: 1,
+                    flags: 0,
+                };
+                if item.header != expected || !rest.is_empty() {
+                    return Err(BadRun::Shared("it is no item of that source's"));
+                }
+                Some(item)
+            }
+        };
+        let kind = record.kind;
+        if let Sink::Thread(handover) = &mut *self.sink
+            && !self.discards
+        {
+            let whole = (!is_item).then_some((source, kind));
+            handover.keep(block, whole);
+            self.stats.runs_delivered += 1;
+            return Ok(true);
+        }
+        let delivery = match item {
+            Some(item) => Delivery::Run(item),
+            None => Delivery::Record {
+                source,
+                kind,
+                bytes: LongBytes::Lent(&block),
+            },
+        };
+        self.hand_over(delivery, 0, 1)?;
+        Ok(true)
     }
 
     /// Hands records over from number `done` on; returns how many of `all` are done then.

@@ -82,6 +82,12 @@ impl Targets {
         }
     }
 
+    /// The rank, where it is one.
+    fn only(mut self) -> Option<Rank> {
+        let only = self.next()?;
+        self.next().is_none().then_some(only)
+    }
+
     /// None.
     fn none() -> Self {
         Self {
@@ -129,18 +135,21 @@ pub(crate) struct LongRecords {
     /// This rank.
     source: u32,
     frame_bytes: usize,
+    /// A record is an item, which is handed over as a run of its own.
+    is_item: bool,
     moved_bytes: u64,
     /// Records that were lent so far.
     lent: u64,
 }
 
 impl LongRecords {
-    /// None yet; `source` sends them in frames of at most `frame_bytes`.
-    pub fn new(source: u32, frame_bytes: usize) -> Self {
+    /// None yet; `source` sends them in frames of at most `frame_bytes`, as items or byte records.
+    pub fn new(source: u32, frame_bytes: usize, is_item: bool) -> Self {
         Self {
             pending: None,
             source,
             frame_bytes,
+            is_item,
             moved_bytes: 0,
             lent: 0,
         }
@@ -175,8 +184,13 @@ impl LongRecords {
         payload: &[u8],
     ) -> Result<bool> {
         debug_assert!(self.is_empty(), "one record at a time");
-        // Before anything leaves: a record that has begun must be able to go on.
         let bytes = payload.len();
+        if let Some(target) = targets.only()
+            && let Some(moved) = self.share(queues, (target, kind), Record::of(payload))
+        {
+            return Ok(moved > 0);
+        }
+        // Before anything leaves: a record that has begun must be able to go on.
         let mut rest = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
         let mut begun = false;
         while let Some(target) = targets.next() {
@@ -326,9 +340,54 @@ impl LongRecords {
         }
     }
 
+    /// Sends to one rank as much as there is room for of what is `left` of a record of `total`
+    /// bytes. Returns the bytes that left.
+    fn push(
+        &mut self,
+        queues: &mut Queues,
+        to: (Rank, u32),
+        total: usize,
+        left: Record<'_>,
+    ) -> usize {
+        let begins = left.len() == total;
+        let shared = begins.then(|| self.share(queues, to, left)).flatten();
+        shared.unwrap_or_else(|| self.cut(queues, to, total, left))
+    }
+
+    /// Sends a record in memory that its target has mapped, if there is any for it: the bytes that
+    /// left are all, or none where the way to the target is full.
+    fn share(
+        &mut self,
+        queues: &mut Queues,
+        (target, kind): (Rank, u32),
+        record: Record<'_>,
+    ) -> Option<usize> {
+        let (bytes, source) = (record.len(), self.source);
+        let pushed = if self.is_item {
+            let length = RUN_HEADER_BYTES + align8(bytes);
+            let header = RunHeader {
+                target: target.0,
+                source,
+                count: 1,
+                flags: 0,
+            };
+            queues.push_shared(target, kind, length, |space| {
+                header.write(length, space);
+                let (item, padding) = space[RUN_HEADER_BYTES..].split_at_mut(bytes);
+                record.read(item);
+                padding.fill(0);
+            })
+        } else {
+            queues.push_shared(target, kind, bytes, |space| record.read(space))
+        };
+        let moved = pushed.map(|pushed| if pushed { bytes } else { 0 })?;
+        self.moved_bytes += moved as u64;
+        Some(moved)
+    }
+
     /// Sends to one rank as many fragments as fit of what is `left` of a record of `total` bytes.
     /// Returns the bytes that left.
-    fn push(
+    fn cut(
         &mut self,
         queues: &mut Queues,
         (target, kind): (Rank, u32),

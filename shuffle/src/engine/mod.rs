@@ -199,6 +199,8 @@ pub(crate) struct StreamState {
     pub pools: PoolLimits,
     /// Bytes of an item, 0 on a byte shuffle.
     pub item_bytes: usize,
+    /// What this endpoint has for long records behind its inbox.
+    pub block_bytes: usize,
     pub identity: Identity,
     /// Place among others: that of its options, or of a step that has one.
     pub priority: u8,

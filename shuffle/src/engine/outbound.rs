@@ -134,7 +134,7 @@ impl Outbound {
             overfilled: false,
             opened: 0,
             failed: None,
-            long: LongRecords::new(rank, frame_bytes),
+            long: LongRecords::new(rank, frame_bytes, item_bytes > 0),
             broadcasting: Broadcasts::new(Rank(rank)),
             rank,
             size,
@@ -215,6 +215,11 @@ impl Outbound {
     /// Items have the size again with which the stream was opened.
     pub fn restore_items(&mut self) {
         self.item_bytes = self.first_item_bytes;
+    }
+
+    /// Bytes of the longest record.
+    pub fn most_bytes(&self) -> usize {
+        self.max_message_bytes
     }
 
     /// Cookie of the job.

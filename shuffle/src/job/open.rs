@@ -44,10 +44,21 @@ impl JobState {
         Ok((agreed, begun))
     }
 
-    /// First half of opening a new stream, which has to fit beside the others.
+    /// First half of opening a new stream, which has to fit beside the others; without memory for
+    /// long records where only that does not.
     pub fn prepare(&mut self, mut plan: Plan) -> Result<Prepared> {
         self.limit_pools(&mut plan)?;
-        self.admit(&plan)?;
+        if let Err(error) = self.admit(&plan) {
+            if std::mem::take(&mut plan.block_bytes) == 0 {
+                return Err(error);
+            }
+            self.admit(&plan)?;
+            tracing::info!(
+                stream = plan.name,
+                %error,
+                "long records to ranks of this node go through queues, in pieces"
+            );
+        }
         self.engine.prepare(plan)
     }
 
@@ -59,7 +70,7 @@ impl JobState {
             return Ok(());
         }
         let mut held = [0, 0];
-        for (_, need) in self.needs()? {
+        for (_, need) in self.engine.needs()? {
             let [sent, received] = need.pools();
             held = [held[0] + sent, held[1] + received];
         }
@@ -195,21 +206,9 @@ impl JobState {
 
     /// Refuses a stream that does not fit beside those that were opened before.
     fn admit(&self, plan: &Plan) -> Result<()> {
-        let mut needs = self.needs()?;
+        let mut needs = self.engine.needs()?;
         needs.push((&plan.name, self.need_of(plan)?));
         self.budget.admit(&needs)
-    }
-
-    /// What the streams need that were opened before, by name.
-    fn needs(&self) -> Result<Vec<(&str, Need)>> {
-        let limits = self.engine.link.as_ref().map(|l| l.limits());
-        let topology = &self.engine.topology;
-        let held = self.engine.held();
-        let needs = held.map(|(name, route, options, pools, shared)| {
-            let need = Need::of(topology, route, options, pools, shared, limits)?;
-            Ok((name, need))
-        });
-        needs.collect()
     }
 
     /// What a stream needs that is to be opened.
@@ -217,7 +216,8 @@ impl JobState {
         let limits = self.engine.link.as_ref().map(|l| l.limits());
         let (topology, pools) = (&self.engine.topology, &plan.pools);
         let shared = is_on_demand(&plan.route, &plan.options, self.engine.receives());
-        Need::of(topology, &plan.route, &plan.options, pools, shared, limits)
+        let need = Need::of(topology, &plan.route, &plan.options, pools, shared, limits)?;
+        Ok(need.sharing(plan.block_bytes))
     }
 
     /// What a stream takes of memory at most.
@@ -283,5 +283,81 @@ impl JobState {
             deliverq_max = options.deliverq_max,
             "deliveries"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use trihop_transport::bootstrap::Custom;
+    use trihop_transport::memory::limit::{Limit, Scope};
+    use trihop_transport::topology::Rank;
+
+    use super::super::budget::Budget;
+    use super::*;
+    use crate::conformance::ranks::ranks;
+    use crate::seat::Seating;
+    use crate::{Job, Options};
+
+    const BYTES: usize = 100_000;
+
+    /// A stream for whose long records the first rank's memory does not suffice, by this much, and
+    /// what comes of them: whether each rank has some of its memory for them.
+    fn opened(rank: u32, bootstrap: Custom, short_of: usize) -> Result<bool> {
+        let sum = Cell::new(0);
+        let job = Job::start_with(Options::default(), Box::new(bootstrap))?;
+        if rank == 0 {
+            job.seat().with("a test", |state| {
+                let mut plan = state.engine.plan("long", &StreamOptions::default(), 0)?;
+                plan.block_bytes = 0;
+                let before = state.engine.needs()?;
+                let before: usize = before.iter().map(|(_, need)| need.bytes()).sum();
+                let limit = Limit {
+                    bytes: (before + state.need_of(&plan)?.bytes() - short_of) as u64,
+                    source: "the test".to_owned(),
+                    scope: Scope::Process,
+                };
+                let topology = &state.engine.topology;
+                state.budget = Budget::new(vec![limit], topology, 1, false, 0);
+                Ok(())
+            })?;
+        }
+        let shuffle = job
+            .shuffle("long")
+            .handler(|message, _| {
+                assert!(message.bytes == [message.kind as u8; BYTES]);
+                sum.set(sum.get() + message.kind);
+            })
+            .open()?;
+        for kind in 1..=100 {
+            shuffle.send(Rank(1 - rank), kind, &[kind as u8; BYTES])?;
+        }
+        shuffle.fence()?;
+        assert_eq!(sum.get(), 5050);
+        let shares = job.seat().with("a test", |state| {
+            let needs = state.engine.needs()?;
+            let (_, need) = needs.iter().find(|(name, _)| *name == "long").unwrap();
+            Ok(need.bytes() > need.sharing(0).bytes())
+        })?;
+        shuffle.shutdown()?;
+        job.shutdown()?;
+        Ok(shares)
+    }
+
+    #[test]
+    fn a_stream_opens_without_memory_for_long_records_where_that_does_not_fit() {
+        let opened_by = |short_of: usize| {
+            let run = move |rank, bootstrap| opened(rank, bootstrap, short_of);
+            let mut outcomes = ranks(2, |_| 0, run);
+            outcomes.sort_by_key(|(rank, _)| *rank);
+            outcomes
+        };
+        let fits: Vec<_> = opened_by(0).into_iter().map(|(_, got)| got).collect();
+        assert_eq!(fits, [Ok(false), Ok(true)], "the other rank has some");
+        for (rank, outcome) in opened_by(1) {
+            let text = outcome.unwrap_err().to_string();
+            assert!(rank == 1 || text.contains("lower memory_bytes"), "{text}");
+        }
     }
 }

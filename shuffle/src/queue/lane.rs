@@ -123,6 +123,14 @@ impl LaneQueue {
         true
     }
 
+    /// What was added last stands for so many bytes more, which lie elsewhere: they count for when
+    /// it is shown.
+    pub fn added_beside(&mut self, bytes: usize) {
+        if bytes >= self.publish_bytes {
+            self.publish(SendReason::Full);
+        }
+    }
+
     /// Whether the queue's own bound admits a frame: one frame always may, however small the bound.
     fn fits(&mut self, bytes: usize) -> bool {
         let Some(producer) = &mut self.producer else {

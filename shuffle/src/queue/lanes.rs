@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
-use trihop_transport::ring::{Bell, BlockArea, Blocks, InboxLayout, Producer};
+use trihop_transport::ring::{Bell, Block, BlockArea, BlockPlace, Blocks, InboxLayout, Producer};
 use trihop_transport::sync::{Mutex, PoisonError};
 
 use super::counters::{QueueCounters, SendReason};
@@ -26,6 +26,8 @@ pub(crate) struct Lanes {
     layout: InboxLayout,
     /// What this endpoint shares behind its own inbox.
     blocks: Option<Arc<Mutex<Blocks>>>,
+    /// What others share behind theirs, by place, where something of it has come.
+    areas: Box<[Option<BlockArea>]>,
     /// By stage.
     stages: Vec<StageLanes>,
     /// Endpoint whose inbox could not be written to, and why.
@@ -71,6 +73,7 @@ impl Lanes {
             segments: vec![None; places as usize].into(),
             layout,
             blocks: None,
+            areas: vec![None; places as usize].into(),
             stages: options.iter().map(StageLanes::new).collect(),
             failed: None,
         }
@@ -153,6 +156,24 @@ impl Lanes {
         self.blocks.as_ref()
     }
 
+    /// Memory of this endpoint's for a record; `None` where it has none, or no room.
+    pub fn take_block(&self, bytes: usize) -> Option<Block> {
+        let blocks = self.blocks.as_ref()?;
+        let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.take(bytes)
+    }
+
+    /// Claims what was passed on to this endpoint and lies behind the inbox at a place of the node;
+    /// `None` for what cannot be.
+    pub fn claim(&mut self, place: u32, at: BlockPlace) -> Option<Block> {
+        let area = self.areas.get_mut(place as usize)?;
+        if area.is_none() {
+            let segment = self.segments[place as usize].as_ref()?;
+            *area = BlockArea::behind(Arc::clone(segment), self.layout).ok();
+        }
+        Block::claim(area.as_ref()?, at)
+    }
+
     /// Bytes of this endpoint's blocks that were taken when it last looked for room, and of all of
     /// them.
     pub fn shared_bytes(&self) -> (usize, usize) {
@@ -162,9 +183,9 @@ impl Lanes {
         })
     }
 
-    /// Where the blocks of all members of the node lie, by place, of which each has so many bytes.
-    pub fn block_areas(&self, bytes: usize) -> Result<Vec<Option<BlockArea>>> {
-        let area = |segment: &Arc<Segment>| BlockArea::new(Arc::clone(segment), self.layout, bytes);
+    /// Where the blocks of all members of the node lie, by place.
+    pub fn block_areas(&self) -> Result<Vec<Option<BlockArea>>> {
+        let area = |segment: &Arc<Segment>| BlockArea::behind(Arc::clone(segment), self.layout);
         let areas = self.segments.iter();
         let areas = areas.map(|segment| Ok(segment.as_ref().map(area).transpose()?));
         areas.collect()
@@ -189,6 +210,7 @@ impl Lanes {
     /// The endpoint at a place has left, with nothing to take.
     pub fn detach(&mut self, peer: EndpointId, place: u32) {
         self.segments[place as usize] = None;
+        self.areas[place as usize] = None;
         let lanes = self.queues.iter_mut().enumerate();
         for (number, lane) in lanes.filter(|(_, lane)| lane.peer == peer) {
             lane.detach();

@@ -13,6 +13,7 @@ pub(crate) mod pressure;
 pub(crate) mod remote;
 pub(crate) mod remotes;
 pub(crate) mod runs;
+pub(crate) mod shared;
 pub(crate) mod spare;
 pub(crate) mod spill;
 pub(crate) mod window;

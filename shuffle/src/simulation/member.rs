@@ -262,12 +262,13 @@ mod tests {
                         let need = Need::of(
                             &engine.topology,
                             &out.queues.route,
-                            stream,
+                            &options.stream,
                             &PoolLimits::default(),
                             false,
                             Some(&limits),
                         );
-                        let (need, bound) = (need.unwrap(), Bound::of(state, out));
+                        let need = need.unwrap().sharing(state.block_bytes);
+                        let bound = Bound::of(state, out);
                         assert_eq!(
                             need.bytes(),
                             bound.fixed(),

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types)]
 
 mod failures;
+mod long_records;
 mod long_waits;
 mod many_threads;
 

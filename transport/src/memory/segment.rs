@@ -151,12 +151,20 @@ impl Segment {
         Ok(file)
     }
 
-    /// Maps a segment that another process created with at least `bytes`.
+    /// Maps a segment that another process created with `bytes`.
     ///
     /// # Errors
     /// When it is not an anonymous file sealed against shrinking and growing, or not of that size;
     /// the peer is then broken or hostile.
     pub fn attach(file: OwnedFd, bytes: usize) -> Result<Arc<Self>> {
+        Self::attach_up_to(file, bytes, bytes)
+    }
+
+    /// As [`Segment::attach`], of one that was created with `bytes` to `most` bytes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_up_to(file: OwnedFd, bytes: usize, most: usize) -> Result<Arc<Self>> {
         let refuse = |why: String| {
             Error::system(
                 format!("attaching a segment of {bytes} bytes"),
@@ -179,8 +187,8 @@ impl Segment {
         let block = usize::try_from(status.st_blksize)
             .unwrap_or(0)
             .max(hugepage::page_bytes());
-        let expected = bytes.max(1).checked_next_multiple_of(block);
-        if size < bytes.max(1) || expected.is_none_or(|most| size > most) {
+        let most = most.max(1).checked_next_multiple_of(block);
+        if size < bytes.max(1) || most.is_none_or(|most| size > most) {
             return Err(refuse(format!(
                 "the file has {size} bytes in pages of {block}"
             )));

@@ -93,6 +93,16 @@ impl BlockArea {
         })
     }
 
+    /// All that is behind the lanes of this layout, as whoever has made the segment has left room
+    /// for.
+    ///
+    /// # Errors
+    /// As [`BlockArea::new`].
+    pub fn behind(segment: Arc<Segment>, layout: InboxLayout) -> Result<Self> {
+        let bytes = segment.len().saturating_sub(layout.segment_bytes());
+        Self::new(segment, layout, bytes)
+    }
+
     /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -110,6 +120,13 @@ pub struct BlockPlace {
     pub offset: u64,
     /// What that is until it is claimed.
     pub word: u64,
+}
+
+impl BlockPlace {
+    /// Bytes of the block, as its word says.
+    pub fn bytes(self) -> usize {
+        (self.word >> 2) as u32 as usize
+    }
 }
 
 /// The owner's side.
@@ -250,8 +267,8 @@ impl Block {
     pub fn claim(area: &BlockArea, place: BlockPlace) -> Option<Self> {
         let segment = area.segment();
         let offset = usize::try_from(place.offset).ok()?;
-        let bytes = (place.word >> 2) as u32;
-        let length = LINE_BYTES.checked_add(bytes as usize)?;
+        let bytes = u32::try_from(place.bytes()).ok()?;
+        let length = LINE_BYTES.checked_add(place.bytes())?;
         let is_inside = offset >= area.first
             && offset.is_multiple_of(LINE_BYTES)
             && offset.checked_add(length)? <= area.first + area.bytes;

@@ -99,6 +99,7 @@ pub(super) fn stream_options() -> StreamOptions {
             lane_budget_bytes: 256 << 10,
             send_pool_bytes: 4 << 20,
             receive_pool_bytes: 1 << 20,
+            block_bytes: 0,
             ..Shares::default()
         }),
         ..StreamOptions::default()

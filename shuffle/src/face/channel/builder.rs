@@ -6,13 +6,13 @@ use trihop_transport::topology::Topology;
 
 use super::owner::Place;
 use super::parts::Carriers;
-use super::shared::{self, SharedMemory};
 use super::wire::{HEAD_BYTES, OPENING_BYTES};
 use super::{Channels, Kept, Office};
 use crate::config::{Shares, StreamOptions, getmsg_bytes_from_env};
 use crate::endpoint::Channel as CollectiveOrder;
 use crate::error::{Error, Result};
 use crate::face::shuffle::{Shuffle, ShuffleBuilder};
+use crate::queue::shared::SharedMemory;
 use crate::route::RouteName;
 use crate::seat::{self, Seat};
 use crate::terminate::reduce::Reduce;
@@ -106,9 +106,8 @@ impl<S: Seat> ChannelsBuilder<S> {
             Ok(opened.handle)
         };
         let others: Vec<_> = by_other_relays(&topology, &options).collect();
-        let sharing = sharing(&topology, &options);
         let longest_part = others.first().map(|options| options.max_message_bytes);
-        let handle = open(&name, sharing.unwrap_or(options)).map_err(|error| match &possible {
+        let handle = open(&name, sharing(options)).map_err(|error| match &possible {
             Err(own) => own.clone(),
             Ok(()) => error,
         })?;
@@ -136,7 +135,7 @@ impl<S: Seat> ChannelsBuilder<S> {
             let Some(own) = lanes.blocks() else {
                 return Ok(None);
             };
-            let areas = lanes.block_areas(lanes.shared_bytes().1)?;
+            let areas = lanes.block_areas()?;
             let most = message_bytes.saturating_sub(HEAD_BYTES);
             let own = Arc::clone(own);
             Ok(Some(SharedMemory::new(topology.clone(), own, areas, most)))
@@ -220,20 +219,17 @@ impl<S: Seat> ChannelsBuilder<S> {
     }
 }
 
-/// The options of the stream, with a quarter of `memory_bytes` more, and 64 MiB at most, for long
-/// messages inside of a node, where any has several ranks and these reach each other by memory.
-fn sharing(topology: &Topology, options: &StreamOptions) -> Option<StreamOptions> {
-    let is_of_use = topology.most_local() > 1
-        && options.max_message_bytes >= shared::LEAST_BYTES
-        && !matches!(options.route, RouteName::FabricOnly(_));
+/// The options of the stream, with a quarter of `memory_bytes`, and 64 MiB at most, for long
+/// messages inside of a node: they lie there for as long as they are in a channel.
+fn sharing(options: StreamOptions) -> StreamOptions {
     let shares = Shares {
         block_bytes: (options.memory_bytes / 4).min(MOST_SHARED_BYTES),
         ..options.shares()
     };
-    is_of_use.then(|| StreamOptions {
+    StreamOptions {
         given_shares: Some(shares),
-        ..options.clone()
-    })
+        ..options
+    }
 }
 
 const MOST_SHARED_BYTES: usize = 64 << 20;

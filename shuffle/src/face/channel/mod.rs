@@ -17,7 +17,6 @@ mod parts;
 mod poll;
 mod port;
 mod received;
-mod shared;
 mod taking;
 mod terms;
 #[cfg(test)]

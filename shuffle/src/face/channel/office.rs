@@ -8,6 +8,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
+use trihop_transport::protocol::wire::SHARED_RECORD_BYTES;
 use trihop_transport::sync::{Arc, Flag, Mutex, MutexGuard, OnceLock, PoisonError};
 use trihop_transport::topology::Rank;
 
@@ -15,7 +16,6 @@ use super::bytes::Bytes;
 use super::client::{Client, Effects};
 use super::owner::{Answer, Owner};
 use super::parts::{Carriers, Parts};
-use super::shared::{PLACE_BYTES, Passed, SharedMemory};
 use super::wire::{AnswerHead, HEAD_BYTES, Payload, Request, kinds};
 use crate::deliver::{Delivery, LongBytes};
 use crate::endpoint::{Engine, StreamId};
@@ -28,6 +28,7 @@ use crate::face::coded::no_value;
 use crate::face::shuffle::each_message;
 use crate::job::{LossStage, wake_each};
 use crate::member::Loss;
+use crate::queue::shared::{Passed, SharedMemory};
 use crate::seat::TurnHandler;
 
 /// The channels of a job on one rank.
@@ -401,7 +402,7 @@ impl Office {
     #[cold]
     fn free(&self, kind: u32, record: &[u8]) {
         let said = record
-            .get(..PLACE_BYTES)
+            .get(..SHARED_RECORD_BYTES)
             .filter(|_| kind & kinds::SHARED != 0);
         drop(said.and_then(|said| self.shared()?.claim(said)));
     }

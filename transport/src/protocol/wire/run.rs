@@ -1,6 +1,7 @@
 //! Runs: records of one source for one final rank under one header, whole or a fragment of a long
 //! record.
 
+use super::shared::SHARED_RECORD_BYTES;
 use crate::ring::census::COLOURS;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -31,6 +32,9 @@ pub mod run_flags {
     /// In the place of a last fragment: the record ends here and is none, since its source is gone.
     /// There is nothing in it.
     pub const CUT: u16 = 32;
+    /// A record that lies in memory which the ranks of its source's node share: there is but where,
+    /// a [`SharedRecord`](super::SharedRecord).
+    pub const SHARED: u16 = 64;
     /// Those of fragments.
     pub const FRAGMENT: u16 = FIRST | MORE | LAST | CUT;
     /// Beside the flags, the colour of what its source sends: see [`crate::ring::census`].
@@ -150,6 +154,9 @@ pub enum BadRun {
         /// What they may take.
         limit: usize,
     },
+    /// A record that lies where none can, or not where its header says.
+    #[error("record in shared memory: {0}")]
+    Shared(&'static str),
     /// A fragment without a beginning, or a beginning inside another record.
     #[error("fragment out of place: {0}")]
     Fragment(&'static str),
@@ -215,13 +222,16 @@ impl<'a> Run<'a> {
                 | run_flags::CUT
                 | run_flags::BROADCAST
                 | run_flags::MARK
+                | run_flags::SHARED
         ) {
             return Err(BadRun::Flags(header.flags));
         }
         let is_mark = header.flags == run_flags::MARK;
         let is_empty = header.count == 0 && frame.len() == RUN_HEADER_BYTES;
+        let is_one = header.count == 1 && frame.len() == RUN_HEADER_BYTES + SHARED_RECORD_BYTES;
         if header.flags & run_flags::FRAGMENT == 0 && (header.count == 0) != is_mark
             || (is_mark || header.flags == run_flags::CUT) && !is_empty
+            || header.flags == run_flags::SHARED && !is_one
         {
             return Err(BadRun::Records {
                 count: header.count,
@@ -266,6 +276,12 @@ impl<'a> Run<'a> {
     /// Whether it is the last piece of such a record, or takes its place.
     pub fn is_last(&self) -> bool {
         self.header.flags & (run_flags::LAST | run_flags::CUT) != 0
+    }
+
+    /// Whether its record lies in memory that the ranks of a node share.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.header.flags & run_flags::SHARED != 0
     }
 
     /// Whether it is a mark, or for all ranks: what few runs are.
@@ -421,9 +437,9 @@ mod tests {
         }
 
         #[test]
-        fn a_mark_and_a_cut_are_headers_alone(flags in 0u16..128, count in 0u16..2, payload in 0usize..2) {
+        fn some_runs_have_one_length(flags in 0u16..256, count in 0u16..3, payload in 0usize..5) {
             let bytes = RUN_HEADER_BYTES + 8 * payload;
-            let mut frame = [0u8; RUN_HEADER_BYTES + 8];
+            let mut frame = [0u8; RUN_HEADER_BYTES + 8 * 4];
             RunHeader { target: 1, source: 2, count, flags }.write(bytes, &mut frame);
             let run = Run::split(&frame[..bytes], 4);
             if flags == run_flags::CUT {
@@ -431,8 +447,11 @@ mod tests {
                 prop_assert_eq!(run.is_ok_and(|(run, _)| is_one(&run)), count == 0 && payload == 0);
             } else if flags == run_flags::MARK {
                 prop_assert_eq!(run.is_ok_and(|(run, _)| run.is_mark() && run.is_special()), count == 0 && payload == 0);
+            } else if flags == run_flags::SHARED {
+                let is_one = |run: &Run<'_>| run.is_shared() && !run.is_fragment() && !run.is_special();
+                prop_assert_eq!(run.is_ok_and(|(run, _)| is_one(&run)), count == 1 && payload == 3);
             } else {
-                prop_assert!(!run.is_ok_and(|(run, _)| run.is_mark()));
+                prop_assert!(!run.is_ok_and(|(run, _)| run.is_mark() || run.is_shared()));
             }
         }
 

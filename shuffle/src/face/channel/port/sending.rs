@@ -8,7 +8,6 @@ use super::super::bytes::Bytes;
 use super::super::client::Room;
 use super::super::parts::{Carriers, Tail};
 use super::super::received::Buffer;
-use super::super::shared::{self, Passed};
 use super::super::terms::{Return, Timeout};
 use super::super::wait::{Limit, outcome};
 use super::super::wire::{Payload, Request, kinds};
@@ -20,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::face::codec::with_scratch;
 use crate::queue::counters::SendReason;
 use crate::queue::long_buffers;
+use crate::queue::shared::{self, Passed};
 use crate::seat::Seat;
 
 const ROOM: &str = "room to send";

@@ -1,8 +1,8 @@
 //! Messages whose memory the ranks of a node share.
 
 use super::*;
-use crate::face::channel::shared::LEAST_BYTES;
 use crate::face::channel::wire::kinds;
+use crate::queue::shared::LEAST_BYTES;
 
 const NEVER: Timeout = Timeout::Never;
 const BYTES: usize = 100_000;

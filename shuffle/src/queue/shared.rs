@@ -1,30 +1,23 @@
-//! Long messages between ranks of a node: they lie in memory that all of these have mapped, and
-//! what is sent is where.
+//! Long records between ranks of a node: they lie in memory that all of these have mapped, and what
+//! is sent is where.
 
 use std::sync::Arc;
 
-use trihop_transport::ring::{Block, BlockArea, BlockPlace, Blocks, PassedBlock};
+use trihop_transport::protocol::wire::{SHARED_RECORD_BYTES, SharedRecord};
+use trihop_transport::ring::{Block, BlockArea, Blocks, PassedBlock};
 use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::topology::{EndpointId, Rank, Topology};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A message of fewer bytes goes through lanes: its copies take less than what a block does.
-pub(super) const LEAST_BYTES: usize = 16 << 10;
+/// A record of fewer bytes goes through lanes: its copies take less than what a block does.
+pub(crate) const LEAST_BYTES: usize = 16 << 10;
 
-/// Says where a message lies, in the place of its bytes.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawPlace {
-    /// The endpoint whose inbox it lies behind.
-    end: U32,
-    reserved: U32,
-    offset: U64,
-    word: U64,
+/// The place on the node of the endpoint behind whose inbox a record is said to lie; `None` where
+/// that is none of the node's.
+pub(crate) fn place_of(topology: &Topology, record: &SharedRecord) -> Option<u32> {
+    let end = EndpointId(record.end);
+    let is_known = topology.has_endpoint(end) && topology.is_here(end);
+    is_known.then(|| topology.place_of(end))
 }
-
-/// Bytes of what says where a message lies.
-pub(super) const PLACE_BYTES: usize = size_of::<RawPlace>();
 
 /// The memory of a stream that the ranks of a node share for messages.
 #[derive(Debug)]
@@ -38,7 +31,7 @@ pub(crate) struct SharedMemory {
 }
 
 /// A message that was passed on: to be told where it lies.
-pub(super) struct Passed {
+pub(crate) struct Passed {
     end: EndpointId,
     block: PassedBlock,
 }
@@ -46,14 +39,14 @@ pub(super) struct Passed {
 impl Passed {
     /// Says where it lies, behind what is in `record`.
     pub fn write(&self, record: &mut Vec<u8>) {
-        let BlockPlace { offset, word } = self.block.place();
-        let raw = RawPlace {
-            end: self.end.0.into(),
-            reserved: 0.into(),
-            offset: offset.into(),
-            word: word.into(),
+        let said = SharedRecord {
+            end: self.end.0,
+            kind: 0,
+            place: self.block.place(),
         };
-        record.extend_from_slice(raw.as_bytes());
+        let before = record.len();
+        record.resize(before + SHARED_RECORD_BYTES, 0);
+        said.write(&mut record[before..]);
     }
 
     /// Takes it back: nobody was told of it.
@@ -132,16 +125,10 @@ impl SharedMemory {
 
     /// Claims a message that was passed on to this rank; `None` for what cannot be.
     pub fn claim(&self, said: &[u8]) -> Option<Block> {
-        let raw = RawPlace::ref_from_bytes(said).ok()?;
-        let end = EndpointId(raw.end.get());
-        let is_known = self.topology.has_endpoint(end) && self.topology.is_here(end);
-        let place = is_known.then(|| self.topology.place_of(end))?;
+        let said = SharedRecord::read(said)?;
+        let place = place_of(&self.topology, &said)?;
         let area = self.areas.get(place as usize)?.as_ref()?;
-        let at = BlockPlace {
-            offset: raw.offset.get(),
-            word: raw.word.get(),
-        };
-        let block = Block::claim(area, at)?;
+        let block = Block::claim(area, said.place)?;
         (block.len() <= self.most_bytes).then_some(block)
     }
 }
