@@ -622,7 +622,8 @@ typedef struct trihop_options_t {
   // Bytes of this struct as the caller knows it; set by `trihop_options_init`.
   size_t size;
   // Batches of the origin stage that may be unconsumed per local queue.
-  // They count as this times `origin_buftarget_bytes`. Where the queue is a link
+  // They count as this times `origin_buftarget_bytes`; of a long record that lies in
+  // shared memory 40 bytes do, which say where. Where the queue is a link
   // (`fabric-only`), no more than 1,024 count, all ranks need the same, and each
   // takes a buffer as long as those of other nodes.
   // Default 16; 1 to 65,535; in batches.

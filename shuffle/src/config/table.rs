@@ -21,7 +21,8 @@ macro_rules! options_table {
         $then! {
             stream {
                 /// Batches of the origin stage that may be unconsumed per local queue.
-                /// They count as this times `origin_buftarget_bytes`. Where the queue is a link
+                /// They count as this times `origin_buftarget_bytes`; of a long record that lies in
+                /// shared memory 40 bytes do, which say where. Where the queue is a link
                 /// (`fabric-only`), no more than 1,024 count, all ranks need the same, and each
                 /// takes a buffer as long as those of other nodes.
                 local origin_maxrpc: u32 as u64 = (16) in (1 to 65_535) "batches";
