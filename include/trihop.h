@@ -1566,7 +1566,8 @@ int32_t trihop_message_next(const struct trihop_message_t *run, struct trihop_me
 // give way with `TRIHOP_ERR_WOULD_BLOCK` where only taking makes room: take, and call again.
 //
 // An item has `max_message_bytes` at most. One of more than a frame (16,320 bytes; 4,032 with 64
-// ranks on a node) travels in fragments, as a long record does.
+// ranks on a node) travels in fragments, or inside of a node through memory that it shares, as a
+// long record does.
 //
 // Fails on impossible options or sizes, naming the option that admits longer items, and on every
 // rank with `TRIHOP_ERR_MISMATCH` where they do not agree.

@@ -73,8 +73,8 @@ shares! {
     /// Lanes into a rank. Each has 64 KiB (of DeltaFS 256) where that affords it, less where many
     /// ranks share a node, never below 4 KiB.
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
-    /// Records of 16 KiB and more that a rank sends to others of its node, which read them there.
-    /// Nothing where no node has several ranks, no record is so long, or the route is `fabric-only`.
+    /// Records of 16 KiB and more that a rank sends inside of its node: they are read there.
+    /// Nothing where no record is so long, or the route is `fabric-only`.
     block_bytes = 1 / 8 in (0 to 64 << 20);
     /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);

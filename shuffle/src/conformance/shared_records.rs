@@ -67,8 +67,10 @@ fn long_records_for_ranks_of_the_node_lie_in_memory_that_it_shares() {
     }
     let short = LEAST_BYTES - 1;
     assert!(!shares(&mut world("three-hop", &[2, 1]), 1, short), "short");
-    let far = &mut world("three-hop", &[2, 1]);
-    assert!(!shares(far, 2, 100_000), "on another node");
+    for route in ["three-hop", "direct"] {
+        let far = &mut world(route, &[2, 1]);
+        assert!(!shares(far, 2, 100_000), "on another node");
+    }
     let fabric_only = &mut world("fabric-only", &[2, 1]);
     assert!(!shares(fabric_only, 1, 100_000), "over links");
     // Rank 3 is reached over rank 1 or 2.

@@ -48,8 +48,7 @@ pub(super) fn block_bytes(
         0 => options.max_message_bytes,
         _ => item_bytes,
     };
-    let is_of_use = topology.most_local() > 1
-        && !topology.is_relay()
+    let is_of_use = !topology.is_relay()
         && longest >= LEAST_BYTES
         && !matches!(options.route, RouteName::FabricOnly(_));
     match is_of_use {

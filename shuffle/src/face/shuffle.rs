@@ -276,7 +276,7 @@ mod tests {
             .options(options)
             .handler(|message, outbox| match message.kind {
                 0 => {
-                    outbox.send(Rank(0), 1, &[1u8; 16 << 10]).unwrap();
+                    outbox.send(Rank(0), 1, &[1u8; 15 << 10]).unwrap();
                     answered.set(answered.get() + 1);
                 }
                 _ => answers.set(answers.get() + 1),

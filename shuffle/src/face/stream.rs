@@ -18,7 +18,8 @@ use crate::seat::{Handle, Inline, Seat, Seating};
 
 /// What can be an item: plain bytes of a fixed size, at most 8-byte aligned. Implemented for
 /// everything that qualifies. An item of more than a frame (16,320 bytes with few ranks of a node)
-/// travels in fragments; none has more than `max_message_bytes`.
+/// travels in fragments, or inside of a node through memory that it shares; none has more than
+/// `max_message_bytes`.
 pub trait Item: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Item for T {}

@@ -107,7 +107,7 @@ impl<S: Seat> ChannelsBuilder<S> {
         };
         let others: Vec<_> = by_other_relays(&topology, &options).collect();
         let longest_part = others.first().map(|options| options.max_message_bytes);
-        let handle = open(&name, sharing(options)).map_err(|error| match &possible {
+        let handle = open(&name, sharing(&topology, options)).map_err(|error| match &possible {
             Err(own) => own.clone(),
             Ok(()) => error,
         })?;
@@ -220,10 +220,14 @@ impl<S: Seat> ChannelsBuilder<S> {
 }
 
 /// The options of the stream, with a quarter of `memory_bytes`, and 64 MiB at most, for long
-/// messages inside of a node: they lie there for as long as they are in a channel.
-fn sharing(options: StreamOptions) -> StreamOptions {
+/// messages between ranks of a node: they lie there for as long as they are in a channel. A rank
+/// needs nothing of the kind for its own.
+fn sharing(topology: &Topology, options: StreamOptions) -> StreamOptions {
     let shares = Shares {
-        block_bytes: (options.memory_bytes / 4).min(MOST_SHARED_BYTES),
+        block_bytes: match topology.most_local() {
+            1 => 0,
+            _ => (options.memory_bytes / 4).min(MOST_SHARED_BYTES),
+        },
         ..options.shares()
     };
     StreamOptions {

@@ -71,6 +71,64 @@ fn long_records_that_wait_for_a_handler_wait_where_they_lie() {
     on_two_ranks(wait_where_they_lie);
 }
 
+/// Beyond the bound of the delivery queue they wait in lanes, also where they take no room there.
+fn wait_for_room(job: &Job) -> Result<()> {
+    let (open_gate, gate) = mpsc::channel::<()>();
+    let heard = Arc::new(AtomicU32::new(0));
+    let hears = Arc::clone(&heard);
+    let options = StreamOptions {
+        deliverq_max: 4,
+        ..StreamOptions::default()
+    };
+    let shuffle = job
+        .shuffle("bounded")
+        .options(options)
+        .handler(move |message, _| {
+            if message.kind == 0 {
+                let _ = gate.recv_timeout(WATCHDOG);
+            }
+            assert_eq!(message.kind, hears.fetch_add(1, Ordering::Relaxed));
+        })
+        .open()?;
+    let other = Rank(1 - job.rank().0);
+    for number in 0..20 {
+        shuffle.send(other, number, &content(number))?;
+    }
+    until("deliveries are blocked", || {
+        shuffle.stats().unwrap().blocked_deliveries > 0
+    });
+    let _ = open_gate.send(());
+    shuffle.fence()?;
+    assert_eq!(heard.load(Ordering::Relaxed), 20);
+    shuffle.shutdown()
+}
+
+#[test]
+fn long_records_wait_for_room_among_deliveries() {
+    on_two_ranks(wait_for_room);
+}
+
+/// Dropped and counted, and their memory is free again.
+fn nobody_handles(job: &Job) -> Result<()> {
+    let (shuffle, _heard) = listening(job, "stopped");
+    let other = Rank(1 - job.rank().0);
+    shuffle.stop_handler();
+    job.barrier()?;
+    for number in 0..20 {
+        shuffle.send(other, number, &content(number))?;
+    }
+    shuffle.fence()?;
+    assert_eq!(shuffle.stats().unwrap().undelivered, 20);
+    shuffle.send(other, 20, &content(20))?;
+    assert!(taken(&shuffle) < 2 * BYTES, "all else is free again");
+    shuffle.shutdown()
+}
+
+#[test]
+fn long_records_that_nobody_handles_are_dropped() {
+    on_two_ranks(nobody_handles);
+}
+
 /// More than there is memory for, to both ranks, with short ones between them, from two threads;
 /// handlers answer with records as long.
 fn more_than_fits(job: &Job) -> Result<()> {
