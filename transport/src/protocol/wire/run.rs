@@ -437,7 +437,8 @@ mod tests {
         }
 
         #[test]
-        fn some_runs_have_one_length(flags in 0u16..256, count in 0u16..3, payload in 0usize..5) {
+        fn some_runs_have_one_length(bit in 0u32..8, more in 0u16..4, count in 0u16..3, payload in 0usize..5) {
+            let flags = 1 << bit | more >> 1;
             let bytes = RUN_HEADER_BYTES + 8 * payload;
             let mut frame = [0u8; RUN_HEADER_BYTES + 8 * 4];
             RunHeader { target: 1, source: 2, count, flags }.write(bytes, &mut frame);
