@@ -254,7 +254,12 @@ fn every_pool_shows_what_is_in_use_of_it_until_it_is_not() {
     );
     assert!(used(&full, "send pools") >= 2000, "{full:?}");
     let mut long = Simulation::new(&topology, SimulationOptions::default(), |_, _, _| {}).unwrap();
+    // Inside of the node it lies in shared memory, whole.
     long.try_send(Rank(0), Rank(1), 0, &[1; 2 << 20]).unwrap();
+    let shared = used(&pools(&long, 0), "shared records");
+    assert!(shared >= 2 << 20, "{shared}");
+    assert_eq!(used(&pools(&long, 0), "long records"), 0);
+    long.try_send(Rank(0), Rank(2), 0, &[1; 2 << 20]).unwrap();
     let kept = used(&pools(&long, 0), "long records");
     assert!(kept > 0 && kept <= 2 << 20, "{kept}");
     job.fence().unwrap();
