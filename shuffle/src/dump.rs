@@ -19,7 +19,7 @@ pub(crate) struct Bound {
     lanes: u32,
     lane_bytes: u32,
     receive_pools: usize,
-    /// Of channels: long messages that others of the node read in place.
+    /// Long records that others of the node read in place.
     shared_records: usize,
     /// One that is sent and one that is put together.
     long_record: usize,

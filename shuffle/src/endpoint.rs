@@ -97,7 +97,8 @@ impl Prepared {
 }
 
 /// One rank's part of a job that never waits: its link, its streams, their common progress. The
-/// thread that has it uses it directly: there are no locks and no cells in it.
+/// thread that has it uses it directly: there are no cells in it, and no lock but that of blocks,
+/// which channels use too.
 pub(crate) struct Engine {
     pub topology: Topology,
     /// What only the members of the job know.

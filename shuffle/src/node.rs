@@ -148,7 +148,8 @@ impl NodeExchange {
         self.is_owed
     }
 
-    /// The inbox, of so many bytes at least and at most, that each other endpoint of the node has given for `stream`.
+    /// The inbox, of so many bytes at least and at most, that each other endpoint of the node has
+    /// given for `stream`.
     pub fn taken(
         &mut self,
         topology: &Topology,

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 pub struct ShimOptions {
     /// Bytes of this rank's own sends that may be unconsumed in all its origin lanes together, in
     /// units of `origin_buftarget_bytes`; 0 for no limit but those of the single lanes. One frame
-    /// always may.
+    /// always may. A long record in shared memory counts as what says where.
     pub origin_sender_limit: u32,
     /// Batches with own sends of this rank that may be open or unacknowledged in all its remote
     /// queues together; 0 for no limit but those of the single queues. What this rank relays is

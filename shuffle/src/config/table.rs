@@ -59,9 +59,9 @@ macro_rules! options_table {
                 /// Memory of the stream's queues on a rank, in fixed shares.
                 /// Lanes, batches, receive slots, open runs and deliveries that wait are shares of
                 /// it. What each link must have, two batches and a small slot, comes on top where
-                /// links are many, and so do long records, the spill, what arrays keep of
-                /// broadcasts, at most as much again, and what channels share inside of a node, a
-                /// quarter and 64 MiB at most.
+                /// links are many, and so do long records, the spill, and what arrays keep of
+                /// broadcasts, at most as much again. Channels have a quarter of it, 64 MiB at
+                /// most, for messages inside of a node, where streams have an eighth.
                 agreed memory_bytes: usize as u64 = (32 MiB) in (64 KiB to 64 GiB) "bytes";
                 /// Bound of what handlers' sends may spill: what finds no room in a queue. 0 is a
                 /// quarter of the memory that the processes of a node may use, divided by its

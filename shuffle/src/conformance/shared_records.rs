@@ -169,10 +169,7 @@ fn records_that_lie_nowhere_are_refused() {
     let (mut world, good) = new();
     refused(said(&mut world, header, &[good, good]), nowhere);
     assert_eq!(world.heard(1, 0), [7], "it is claimed once");
-    let wrongs: [fn(&mut SharedRecord); 6] = [
-        |record| record.end = 1,
-        |record| record.end = 2,
-        |record| record.end = 1000,
+    let wrongs: [fn(&mut SharedRecord); 3] = [
         |record| record.place.offset += 64,
         |record| record.place.offset = u64::MAX,
         |record| record.place.word ^= 4,
@@ -181,6 +178,29 @@ fn records_that_lie_nowhere_are_refused() {
         let (mut world, mut record) = new();
         wrong(&mut record);
         refused(said(&mut world, header, &[record]), nowhere);
+    }
+    let anothers = "another rank's";
+    for end in [1, 2, 1000] {
+        let (mut world, good) = new();
+        let record = SharedRecord { end, ..good };
+        refused(said(&mut world, header, &[record]), anothers);
+    }
+    let (mut world, good) = new();
+    let of_another = RunHeader {
+        source: 2,
+        ..header
+    };
+    let text = said(&mut world, of_another, &[good]).expect("rank 0 is not rank 2");
+    assert!(text.contains(anothers), "{text}");
+    // Nor is anything here of which a rank of another node says so.
+    for (end, why) in [(0, nowhere), (2, anothers)] {
+        let mut world = self::world("direct", &[1, 2], 1 << 20);
+        let place = passed(&mut world, &payload(0, 7, 20_000));
+        let record = SharedRecord {
+            end,
+            ..record(place)
+        };
+        refused(said(&mut world, header, &[record]), why);
     }
     // Rank 1 would pass it on.
     let (mut world, good) = new();
@@ -235,6 +255,7 @@ fn an_item_is_a_run_of_its_source_for_its_target() {
     };
     let bytes = RUN_HEADER_BYTES + 20_000;
     assert_eq!(item(header, bytes), Ok(1));
+    let none = "no item of that rank's";
     for wrong in [
         RunHeader {
             source: 1,
@@ -249,14 +270,19 @@ fn an_item_is_a_run_of_its_source_for_its_target() {
             flags: run_flags::LAST,
             ..header
         },
-        RunHeader {
-            target: 7,
-            ..header
-        },
     ] {
         let text = item(wrong, bytes).unwrap_err();
-        assert!(text.contains("rank 0"), "{text}");
+        assert!(text.contains("rank 0") && text.contains(none), "{text}");
     }
-    let text = item(header, bytes - 8).unwrap_err();
-    assert!(text.contains("rank 0"), "{text}");
+    let nobody = RunHeader {
+        target: 7,
+        ..header
+    };
+    for (wrong, bytes, why) in [
+        (nobody, bytes, "rank 7"),
+        (header, bytes - 8, "19992 bytes"),
+    ] {
+        let text = item(wrong, bytes).unwrap_err();
+        assert!(text.contains("rank 0") && text.contains(why), "{text}");
+    }
 }

@@ -8,6 +8,7 @@ use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Block;
 
 use super::handover::Chunk;
+use super::queue::Whole;
 use super::{Delivery, DeliveryQueue};
 use crate::config::StreamOptions;
 use crate::error::Error;
@@ -327,7 +328,7 @@ impl Pending {
         }
     }
 
-    pub fn keep(&mut self, block: Block, whole: Option<(u32, u32)>) {
+    pub fn keep(&mut self, block: Block, whole: Whole) {
         self.queue.keep(block, whole);
         self.handed += 1;
     }

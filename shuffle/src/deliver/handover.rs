@@ -10,7 +10,7 @@ use trihop_transport::ring::{Bell, Block};
 use trihop_transport::sync::Flag;
 
 use super::deliveries::{Deliveries, Pending};
-use super::queue::Entry;
+use super::queue::{Entry, Whole};
 use super::{Delivery, take_overfilled};
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
@@ -191,7 +191,7 @@ impl Handover {
     }
 
     /// Takes a long record that was admitted, in memory that its source shares, to be shown later.
-    pub fn keep(&self, block: Block, whole: Option<(u32, u32)>) {
+    pub fn keep(&self, block: Block, whole: Whole) {
         let dropped = self.with_quietly(|pending| {
             if !self.discards.is_raised() {
                 pending.keep(block, whole);

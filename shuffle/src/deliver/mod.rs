@@ -15,7 +15,7 @@ pub(crate) use deliveries::{Deliveries, NextDelivery};
 pub(crate) use delivery::{Delivery, LongBytes};
 pub(crate) use handover::{Calls, Chunk, Handover};
 pub(crate) use overfilled::{note_overfilled, take_overfilled};
-pub(crate) use queue::{DeliveryQueue, Entry};
+pub(crate) use queue::{DeliveryQueue, Entry, Whole};
 pub(crate) use reassembly::{Assembled, LONGEST_ITEM, MIN_FRAGMENT_FRAME, Reassembly, aligned};
 
 /// A record as its receiver sees it.

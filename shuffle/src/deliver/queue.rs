@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use trihop_transport::protocol::wire::{BadRun, Run, RunHeader};
+use trihop_transport::protocol::wire::{BadRun, RUN_HEADER_BYTES, Run, RunHeader};
 use trihop_transport::ring::Block;
 use zerocopy::IntoBytes;
 
@@ -34,8 +34,38 @@ pub(crate) struct Entry {
     /// A run's frame, or a long record's bytes.
     memory: Memory,
     records: usize,
-    /// Source and kind of a long record.
-    whole: Option<(u32, u32)>,
+    /// Of a long record; runs say themselves what they are.
+    whole: Option<Whole>,
+}
+
+/// What a long record is that lies whole somewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whole {
+    /// A run of one item, with this header: that was checked, and whoever has shared the memory may
+    /// write there still.
+    Item(RunHeader),
+    Record {
+        source: u32,
+        kind: u32,
+    },
+}
+
+impl Whole {
+    /// What lies there.
+    pub fn delivery(self, bytes: &[u8]) -> Delivery<'_> {
+        match self {
+            Self::Item(header) => Delivery::Run(Run {
+                header,
+                payload: bytes.get(RUN_HEADER_BYTES..).unwrap_or_default(),
+                frame: bytes,
+            }),
+            Self::Record { source, kind } => Delivery::Record {
+                source,
+                kind,
+                bytes: LongBytes::Lent(bytes),
+            },
+        }
+    }
 }
 
 /// Where what is delivered lies.
@@ -79,7 +109,7 @@ impl Entry {
         job_size: u32,
         item_bytes: usize,
     ) -> Result<RunHeader, (Option<u32>, BadRun)> {
-        if let Some((source, _)) = self.whole {
+        if let Some(Whole::Record { source, .. }) = self.whole {
             let why = BadRun::Fragment("a long record on a stream of items");
             return Err((Some(source), why));
         }
@@ -106,11 +136,7 @@ impl Entry {
     ) -> Result<(), BadRun> {
         let bytes = self.memory.bytes();
         match self.whole {
-            Some((source, kind)) => take(Delivery::Record {
-                source,
-                kind,
-                bytes: LongBytes::Lent(bytes),
-            }),
+            Some(whole) => take(whole.delivery(bytes)),
             None => Run::split(bytes, job_size).and_then(|(run, _)| take(Delivery::Run(run))),
         }
     }
@@ -172,7 +198,10 @@ impl DeliveryQueue {
                 source,
                 kind,
                 bytes,
-            } => (bytes.as_slice(), 1, Some((*source, *kind))),
+            } => {
+                let (source, kind) = (*source, *kind);
+                (bytes.as_slice(), 1, Some(Whole::Record { source, kind }))
+            }
         };
         let words = self.spare.take(bytes.len().div_ceil(8));
         let mut words = words.map_err(|_| BadRun::NoMemory(bytes.len()))?;
@@ -189,12 +218,12 @@ impl DeliveryQueue {
         Ok(())
     }
 
-    /// Takes a long record where it lies: an item's run, or the bytes of a `whole` one.
-    pub fn keep(&mut self, block: Block, whole: Option<(u32, u32)>) {
-        self.add(Memory::Shared(block), 1, whole);
+    /// Takes a long record where it lies.
+    pub fn keep(&mut self, block: Block, whole: Whole) {
+        self.add(Memory::Shared(block), 1, Some(whole));
     }
 
-    fn add(&mut self, memory: Memory, records: usize, whole: Option<(u32, u32)>) {
+    fn add(&mut self, memory: Memory, records: usize, whole: Option<Whole>) {
         self.bytes += memory.length();
         self.records += records;
         self.entries.push_back(Entry {

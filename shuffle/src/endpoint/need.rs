@@ -48,11 +48,13 @@ pub(super) fn block_bytes(
         0 => options.max_message_bytes,
         _ => item_bytes,
     };
+    let bytes = options.shares().block_bytes;
     let is_of_use = !topology.is_relay()
         && longest >= LEAST_BYTES
+        && bytes > LEAST_BYTES
         && !matches!(options.route, RouteName::FabricOnly(_));
     match is_of_use {
-        true => options.shares().block_bytes,
+        true => bytes,
         false => 0,
     }
 }

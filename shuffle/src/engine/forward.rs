@@ -13,7 +13,7 @@ use super::outbound::Outbound;
 use super::outbox::Outbox;
 use super::rounds::Rounds;
 use super::sink::{Handlers, Sink};
-use crate::deliver::{Assembled, Delivery, LongBytes, Reassembly, aligned};
+use crate::deliver::{Assembled, Delivery, LongBytes, Reassembly, Whole, aligned};
 use crate::queue::{Input, long_buffers};
 use crate::route::{EndpointId, Stage};
 use crate::stats::Stats;
@@ -317,48 +317,43 @@ impl<H: Handlers> Forwarding<'_, H> {
     fn deliver_shared(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
         let nowhere = BadRun::Shared("nothing lies where it is said to");
         let record = SharedRecord::read(run.payload).ok_or(nowhere)?;
+        let RunHeader { source, target, .. } = run.header;
+        if (record.end, source) != (self.from, self.from) {
+            return Err(BadRun::Shared("it is another rank's"));
+        }
         if !self.admits(1, record.place.bytes(), input) {
             return Ok(false);
         }
         let out = &mut self.outs[self.own];
         let (is_item, most, size) = (out.item_bytes() > 0, out.most_bytes(), out.size());
         let block = out.queues.claim(&record).ok_or(nowhere)?;
-        let RunHeader { source, target, .. } = run.header;
-        let item = match is_item {
-            false if block.len() > most => return Err(BadRun::Shared("it is too long")),
-            false => None,
-            true => {
-                let (item, rest) = Run::split(&block, size)?;
-                let expected = RunHeader {
-                    source,
-                    target,
-                    count: 1,
-                    flags: 0,
-                };
-                if item.header != expected || !rest.is_empty() {
-                    return Err(BadRun::Shared("it is no item of that source's"));
-                }
-                Some(item)
+        let whole = if is_item {
+            let item = RunHeader {
+                source,
+                target,
+                count: 1,
+                flags: 0,
+            };
+            let (run, rest) = Run::split(&block, size)?;
+            if run.header != item || !rest.is_empty() {
+                return Err(BadRun::Shared("it is no item of that rank's"));
             }
+            Whole::Item(item)
+        } else {
+            if block.len() > most {
+                return Err(BadRun::Shared("it is too long"));
+            }
+            let kind = record.kind;
+            Whole::Record { source, kind }
         };
-        let kind = record.kind;
         if let Sink::Thread(handover) = &mut *self.sink
             && !self.discards
         {
-            let whole = (!is_item).then_some((source, kind));
             handover.keep(block, whole);
             self.stats.runs_delivered += 1;
             return Ok(true);
         }
-        let delivery = match item {
-            Some(item) => Delivery::Run(item),
-            None => Delivery::Record {
-                source,
-                kind,
-                bytes: LongBytes::Lent(&block),
-            },
-        };
-        self.hand_over(delivery, 0, 1)?;
+        self.hand_over(whole.delivery(&block), 0, 1)?;
         Ok(true)
     }
 

@@ -185,7 +185,8 @@ impl LongRecords {
     ) -> Result<bool> {
         debug_assert!(self.is_empty(), "one record at a time");
         let bytes = payload.len();
-        if let Some(target) = targets.only()
+        let only = targets.only();
+        if let Some(target) = only
             && let Some(moved) = self.share(queues, (target, kind), Record::of(payload))
         {
             return Ok(moved > 0);
@@ -194,7 +195,11 @@ impl LongRecords {
         let mut rest = long_buffers::take(bytes).map_err(|_| Error::NoMemory { bytes })?;
         let mut begun = false;
         while let Some(target) = targets.next() {
-            let done = self.push(queues, (target, kind), bytes, Record::of(payload));
+            let (to, record) = ((target, kind), Record::of(payload));
+            let done = match only {
+                Some(_) => self.cut(queues, to, bytes, record),
+                None => self.push(queues, to, bytes, record),
+            };
             if done == 0 && !begun {
                 long_buffers::keep(rest);
                 return Ok(false);

@@ -68,22 +68,37 @@ impl Budget {
     /// # Errors
     /// When streams with these needs do not fit, with the sum, the limit and where that stands.
     pub fn admit(&self, streams: &[(&str, Need)]) -> Result<()> {
-        let each = streams
-            .iter()
-            .fold(self.endpoint_bytes as u64, |sum, (_, need)| {
-                sum.saturating_add(need.bytes() as u64)
-            });
-        for limit in &self.limits {
+        let each = self.each(streams);
+        match self.passed(each) {
+            Some((limit, ranks)) => Err(self.refuse(streams, each, ranks, limit)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether streams with these needs would fit twice.
+    pub fn has_twice(&self, streams: &[(&str, Need)]) -> bool {
+        self.passed(self.each(streams).saturating_mul(2)).is_none()
+    }
+
+    /// Bytes that a rank with such streams needs.
+    fn each(&self, streams: &[(&str, Need)]) -> u64 {
+        let needs = streams.iter().map(|(_, need)| need.bytes() as u64);
+        needs.fold(self.endpoint_bytes as u64, u64::saturating_add)
+    }
+
+    /// A limit that ranks pass who need so many bytes each, and how many ranks share it.
+    fn passed(&self, each: u64) -> Option<(&Limit, u32)> {
+        let limits = self.limits.iter().map(|limit| {
             let ranks = match limit.scope {
                 Scope::Process => self.process_ends,
                 Scope::Group(_) => self.group_ranks,
                 Scope::Machine => self.machine_ranks,
             };
-            if each.saturating_mul(ranks.into()) > limit.bytes {
-                return Err(self.refuse(streams, each, ranks, limit));
-            }
-        }
-        Ok(())
+            (limit, ranks)
+        });
+        let mut passed =
+            limits.filter(|(limit, ranks)| each.saturating_mul((*ranks).into()) > limit.bytes);
+        passed.next()
     }
 
     #[cold]
@@ -181,6 +196,17 @@ mod tests {
         ] {
             assert!(text.contains(part), "`{part}` in {text}");
         }
+    }
+
+    #[test]
+    fn what_fits_twice_leaves_as_much() {
+        let each = (need().bytes() + ENDPOINT) as u64;
+        let has_twice = |bytes: u64| {
+            let limits = limits(&format!("{bytes}\n"), None);
+            let budget = Budget::new(limits, &topology(), 4, false, ENDPOINT);
+            budget.has_twice(&[("a stream", need())])
+        };
+        assert!(has_twice(8 * each) && !has_twice(8 * each - 1));
     }
 
     #[test]

@@ -45,20 +45,18 @@ impl JobState {
     }
 
     /// First half of opening a new stream, which has to fit beside the others; without memory for
-    /// long records where only that does not.
+    /// long records where streams would take more than half of what there is with it: those that
+    /// follow are to fit, too.
     pub fn prepare(&mut self, mut plan: Plan) -> Result<Prepared> {
         self.limit_pools(&mut plan)?;
-        if let Err(error) = self.admit(&plan) {
-            if std::mem::take(&mut plan.block_bytes) == 0 {
-                return Err(error);
-            }
-            self.admit(&plan)?;
+        if plan.block_bytes > 0 && !self.budget.has_twice(&self.needs_with(&plan)?) {
+            plan.block_bytes = 0;
             tracing::info!(
                 stream = plan.name,
-                %error,
-                "long records to ranks of this node go through queues, in pieces"
+                "no memory for long records inside of this node: they go in pieces"
             );
         }
+        self.budget.admit(&self.needs_with(&plan)?)?;
         self.engine.prepare(plan)
     }
 
@@ -204,11 +202,11 @@ impl JobState {
         Ok(stream)
     }
 
-    /// Refuses a stream that does not fit beside those that were opened before.
-    fn admit(&self, plan: &Plan) -> Result<()> {
+    /// What streams need that were opened before, and one that is to be opened.
+    fn needs_with<'a>(&'a self, plan: &'a Plan) -> Result<Vec<(&'a str, Need)>> {
         let mut needs = self.engine.needs()?;
         needs.push((&plan.name, self.need_of(plan)?));
-        self.budget.admit(&needs)
+        Ok(needs)
     }
 
     /// What a stream needs that is to be opened.

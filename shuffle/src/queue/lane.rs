@@ -17,6 +17,8 @@ pub(crate) struct LaneQueue {
     fragments: FragmentGuard,
     limit_bytes: usize,
     publish_bytes: usize,
+    /// Bytes that lie elsewhere, for which frames stand that were added since it was last shown.
+    beside_bytes: usize,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
     /// Endpoint at the other end, and the epoch in which it has joined.
@@ -48,6 +50,7 @@ impl LaneQueue {
             fragments: FragmentGuard::default(),
             limit_bytes,
             publish_bytes,
+            beside_bytes: 0,
             wanted_bytes: 0,
             corrupt: None,
             counters: QueueCounters::default(),
@@ -58,7 +61,7 @@ impl LaneQueue {
     pub fn detach(&mut self) {
         self.producer = None;
         self.fragments = FragmentGuard::default();
-        self.wanted_bytes = 0;
+        (self.wanted_bytes, self.beside_bytes) = (0, 0);
     }
 
     /// The endpoint at the other end is lost, and whatever it has not taken with it.
@@ -123,10 +126,11 @@ impl LaneQueue {
         true
     }
 
-    /// What was added last stands for so many bytes more, which lie elsewhere: they count for when
-    /// it is shown.
+    /// What was added last stands for so many bytes, which lie elsewhere: they count for when it is
+    /// shown.
     pub fn added_beside(&mut self, bytes: usize) {
-        if bytes >= self.publish_bytes {
+        self.beside_bytes += bytes;
+        if self.beside_bytes >= self.publish_bytes {
             self.publish(SendReason::Full);
         }
     }
@@ -169,6 +173,7 @@ impl LaneQueue {
         {
             self.counters.sent(why);
             self.counters.woke(producer.publish());
+            self.beside_bytes = 0;
         }
     }
 
@@ -266,6 +271,32 @@ mod tests {
         assert!(more(&mut lane) && lane.is_done() && !lane.space_came());
         assert_eq!(lane.consumed(), Ok(u64::MAX));
         assert_eq!(lane.counters.stats(0, 1).dropped_runs, 1001);
+    }
+
+    #[test]
+    fn what_lies_elsewhere_counts_for_when_a_lane_is_shown() {
+        let layout = InboxLayout::new(2, 4096).unwrap();
+        let segment = Segment::create(layout.segment_bytes()).unwrap();
+        let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        let doorbell = Doorbell::create().unwrap();
+        let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
+        let (peer, epoch, stage) = (EndpointId(0), Epoch::FIRST, Stage::FIRST);
+        let mut lane = LaneQueue::new(peer, epoch, stage, producer, 1000, usize::MAX);
+        let mut consumer = inbox.lane(0);
+        for _ in 0..3 {
+            for is_last in [false, false, true] {
+                assert!(lane.push_with(64, 0, Input::APPLICATION, |space| {
+                    space[..4].copy_from_slice(&64u32.to_le_bytes());
+                }));
+                lane.added_beside(400);
+                assert_eq!(consumer.front().unwrap().is_some(), is_last);
+            }
+            (0..3).for_each(|_| {
+                assert!(consumer.front().unwrap().is_some());
+                consumer.pop();
+            });
+            consumer.release();
+        }
     }
 
     #[test]

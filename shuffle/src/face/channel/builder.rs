@@ -221,7 +221,7 @@ impl<S: Seat> ChannelsBuilder<S> {
 
 /// The options of the stream, with a quarter of `memory_bytes`, and 64 MiB at most, for long
 /// messages between ranks of a node: they lie there for as long as they are in a channel. A rank
-/// needs nothing of the kind for its own.
+/// alone on its node needs nothing of the kind.
 fn sharing(topology: &Topology, options: StreamOptions) -> StreamOptions {
     let shares = Shares {
         block_bytes: match topology.most_local() {
@@ -249,10 +249,15 @@ fn by_other_relays(
         RouteName::ThreeHop(rails) if rails.turn() == 0 => Carriers::count(topology, longest),
         _ => 1,
     };
-    let options = StreamOptions {
+    let mut options = StreamOptions {
         max_message_bytes: Carriers::longest_part(count, longest),
         ..options.clone()
     };
+    // Parts are for other nodes.
+    options.given_shares = Some(Shares {
+        block_bytes: 0,
+        ..options.shares()
+    });
     (1..count).map(move |turn| StreamOptions {
         route: match options.route {
             RouteName::ThreeHop(rails) => RouteName::ThreeHop(rails.turned(turn)),

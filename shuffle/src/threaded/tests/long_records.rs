@@ -55,13 +55,16 @@ fn wait_where_they_lie(job: &Job) -> Result<()> {
     }
     shuffle.flush(Queues::ORIGIN)?;
     job.barrier()?;
-    assert!(taken(&shuffle) >= 20 * BYTES, "nothing is free yet");
+    // The next one looks what is free by then.
+    shuffle.send(other, 20, &content(20))?;
+    assert!(taken(&shuffle) >= 21 * BYTES, "nothing is free yet");
     assert!(heard.lock().unwrap().is_empty());
     job.barrier()?;
     let _ = open_gate.send(());
     shuffle.fence()?;
-    assert_eq!(*heard.lock().unwrap(), (0..20).collect::<Vec<_>>());
-    shuffle.send(other, 20, &content(20))?;
+    assert_eq!(*heard.lock().unwrap(), (0..21).collect::<Vec<_>>());
+    job.barrier()?;
+    shuffle.send(other, 21, &content(21))?;
     assert!(taken(&shuffle) < 2 * BYTES, "all else is free again");
     shuffle.shutdown()
 }
