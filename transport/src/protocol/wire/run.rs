@@ -33,7 +33,7 @@ pub mod run_flags {
     /// There is nothing in it.
     pub const CUT: u16 = 32;
     /// A record that lies in memory which the ranks of its source's node share: there is but where,
-    /// a [`SharedRecord`](super::SharedRecord).
+    /// a [`SharedRecord`](crate::protocol::wire::SharedRecord).
     pub const SHARED: u16 = 64;
     /// Those of fragments.
     pub const FRAGMENT: u16 = FIRST | MORE | LAST | CUT;
