@@ -246,15 +246,21 @@ mod tests {
         (0..1000).take_while(|_| push(lane)).count() as u32
     }
 
-    #[test]
-    fn a_lane_to_who_is_lost_takes_all_and_keeps_nothing() {
+    /// A lane that is shown every `publish_bytes`, and the inbox that it leads into.
+    fn lane(publish_bytes: usize) -> (Inbox, LaneQueue) {
         let layout = InboxLayout::new(2, 4096).unwrap();
         let segment = Segment::create(layout.segment_bytes()).unwrap();
-        let _inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
+        let inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
         let (peer, epoch, stage) = (EndpointId(0), Epoch::FIRST, Stage::FIRST);
-        let mut lane = LaneQueue::new(peer, epoch, stage, producer, 64, usize::MAX);
+        let lane = LaneQueue::new(peer, epoch, stage, producer, publish_bytes, usize::MAX);
+        (inbox, lane)
+    }
+
+    #[test]
+    fn a_lane_to_who_is_lost_takes_all_and_keeps_nothing() {
+        let (_inbox, mut lane) = lane(64);
         // It is full, in the middle of a record of some input.
         let first = run_flags::FIRST;
         assert!(lane.push_with(64, first, Input::lane(3), |space| space.fill(0)));
@@ -275,13 +281,7 @@ mod tests {
 
     #[test]
     fn what_lies_elsewhere_counts_for_when_a_lane_is_shown() {
-        let layout = InboxLayout::new(2, 4096).unwrap();
-        let segment = Segment::create(layout.segment_bytes()).unwrap();
-        let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
-        let doorbell = Doorbell::create().unwrap();
-        let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
-        let (peer, epoch, stage) = (EndpointId(0), Epoch::FIRST, Stage::FIRST);
-        let mut lane = LaneQueue::new(peer, epoch, stage, producer, 1000, usize::MAX);
+        let (mut inbox, mut lane) = lane(1000);
         let mut consumer = inbox.lane(0);
         for _ in 0..3 {
             for is_last in [false, false, true] {
@@ -301,19 +301,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_passes_a_longer_one_does_not_end_its_wait() {
-        let layout = InboxLayout::new(2, 4096).unwrap();
-        let segment = Segment::create(layout.segment_bytes()).unwrap();
-        let mut inbox = Inbox::new(Arc::clone(&segment), layout).unwrap();
-        let doorbell = Doorbell::create().unwrap();
-        let producer = Producer::new(segment, layout, 0, doorbell.bell()).unwrap();
-        let mut lane = LaneQueue::new(
-            EndpointId(0),
-            Epoch::FIRST,
-            Stage::FIRST,
-            producer,
-            64,
-            usize::MAX,
-        );
+        let (mut inbox, mut lane) = lane(64);
         assert!(fill(&mut lane, 1000) > 0);
         assert_eq!(lane.wanted_bytes, 1000);
         let push = |lane: &mut LaneQueue| {
