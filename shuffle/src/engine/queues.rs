@@ -257,8 +257,8 @@ impl Queues {
     }
 
     /// Sends a record of so many bytes to a rank that has this endpoint's memory mapped, in a block
-    /// that `fill` writes; false where the way to it has no room. `None` where it is to go by
-    /// queues, whole.
+    /// that `fill` writes; false where the way to it has no room. `None` where it is to go through
+    /// queues itself.
     pub fn push_shared(
         &mut self,
         target: Rank,
