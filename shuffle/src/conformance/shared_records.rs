@@ -123,8 +123,8 @@ fn passed(world: &mut World, bytes: &[u8]) -> BlockPlace {
     block.pass().place()
 }
 
-/// What comes of runs that say where records of rank 0's lie, and go to rank 1 from there: what that
-/// says, if it refuses one.
+/// What comes of runs that say where records of rank 0's lie, and go to rank 1 from there: what
+/// that says, if it refuses one.
 fn said(world: &mut World, header: RunHeader, records: &[SharedRecord]) -> Option<String> {
     let bytes = RUN_HEADER_BYTES + SHARED_RECORD_BYTES;
     let queues = &mut world.out(0).queues;

@@ -169,8 +169,8 @@ impl fmt::Display for Need {
         } = self;
         write!(
             f,
-            "run table {run_table} + send pools {send_pools} + inbox {inbox} + receive pools {receive_pools} + \
-             shared records {shared_records}"
+            "run table {run_table} + send pools {send_pools} + inbox {inbox} + \
+             receive pools {receive_pools} + shared records {shared_records}"
         )
     }
 }

@@ -437,7 +437,9 @@ mod tests {
         }
 
         #[test]
-        fn some_runs_have_one_length(bit in 0u32..8, more in 0u16..4, count in 0u16..3, payload in 0usize..5) {
+        fn some_runs_have_one_length(
+            bit in 0u32..8, more in 0u16..4, count in 0u16..3, payload in 0usize..5,
+        ) {
             let flags = 1 << bit | more >> 1;
             let bytes = RUN_HEADER_BYTES + 8 * payload;
             let mut frame = [0u8; RUN_HEADER_BYTES + 8 * 4];
@@ -449,7 +451,8 @@ mod tests {
             } else if flags == run_flags::MARK {
                 prop_assert_eq!(run.is_ok_and(|(run, _)| run.is_mark() && run.is_special()), count == 0 && payload == 0);
             } else if flags == run_flags::SHARED {
-                let is_one = |run: &Run<'_>| run.is_shared() && !run.is_fragment() && !run.is_special();
+                let is_else = |run: &Run<'_>| run.is_fragment() || run.is_special();
+                let is_one = |run: &Run<'_>| run.is_shared() && !is_else(run);
                 prop_assert_eq!(run.is_ok_and(|(run, _)| is_one(&run)), count == 1 && payload == 3);
             } else {
                 prop_assert!(!run.is_ok_and(|(run, _)| run.is_mark() || run.is_shared()));

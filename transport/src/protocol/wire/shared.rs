@@ -71,8 +71,9 @@ mod tests {
             let record = SharedRecord { end, kind, place: BlockPlace { offset, word } };
             let mut bytes = [0xa5; SHARED_RECORD_BYTES + 8];
             record.write(&mut bytes);
-            let fields = [&end.to_le_bytes()[..], &kind.to_le_bytes(), &offset.to_le_bytes(), &word.to_le_bytes()];
-            prop_assert_eq!(&bytes[..SHARED_RECORD_BYTES], &fields.concat()[..]);
+            let words = [end.to_le_bytes(), kind.to_le_bytes()].concat();
+            let longs = [offset.to_le_bytes(), word.to_le_bytes()].concat();
+            prop_assert_eq!(&bytes[..SHARED_RECORD_BYTES], &[words, longs].concat()[..]);
             prop_assert_eq!(bytes[SHARED_RECORD_BYTES..].to_vec(), [0xa5; 8]);
             let read = SharedRecord::read(&bytes[..SHARED_RECORD_BYTES + more]);
             prop_assert_eq!(read, (more == 0).then_some(record));
