@@ -35,11 +35,12 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
 }
 
 #[test]
-fn pushes_and_pulls_without_calls_are_as_those_with_calls() {
+fn sends_pushes_and_pulls_without_calls_are_as_those_with_calls() {
     if !Compiler::C.is_there() {
         return;
     }
-    let program = client_of("steps", "windows", Compiler::C, &["include"]);
+    let programs =
+        ["windows", "records"].map(|name| client_of("steps", name, Compiler::C, &["include"]));
     let shapes: [(&[&str], u32); 4] = [
         (&["-n", "1"], 1),
         (&["-n", "2"], 2),
@@ -48,8 +49,10 @@ fn pushes_and_pulls_without_calls_are_as_those_with_calls() {
     ];
     for (shape, ranks) in shapes {
         for seat in ["inline", "threaded"] {
-            let ended = launch(shape, &program, &[seat, "5000"]).succeeded();
-            assert_eq!(ended.stdout, format!("{ranks} ranks\n"));
+            for program in &programs {
+                let ended = launch(shape, program, &[seat, "5000"]).succeeded();
+                assert_eq!(ended.stdout, format!("{ranks} ranks\n"));
+            }
         }
     }
 }
@@ -127,6 +130,7 @@ fn programs_in_c_and_cpp_go_along_any_route() {
         ("arrays", Compiler::C, &[], "6 ranks\n"),
         ("chain", Compiler::C, &["30"], "6 ranks, 30 steps\n"),
         ("windows", Compiler::C, &["2000"], "6 ranks\n"),
+        ("records", Compiler::C, &["2000"], "6 ranks\n"),
     ];
     let routes = [
         ("direct", "threaded"),

@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::outbound::{Outbound, Pushes};
 use crate::engine::StreamId;
 use crate::error::{Error, Result};
-use crate::queue::window::PushWindow;
+use crate::queue::window::{PushWindow, Pushed};
 
 /// What a handler gets to send with: its sends never wait, and take whatever rank and stream they
 /// name.
@@ -68,7 +68,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// See [`Outbound::note_pushed`].
-    pub(crate) fn note_pushed(&mut self, pushed: u32) {
+    pub(crate) fn note_pushed(&mut self, pushed: Pushed) {
         self.outs[self.stream].note_pushed(pushed, Pushes::OfHandler);
     }
 

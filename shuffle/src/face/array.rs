@@ -229,13 +229,15 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.elements.check_failure()?;
         let owner = self.owner_of(key)?;
         self.with_item(key, item, |bytes| {
-            if self.is_handled_at_once(owner, bytes, Pushes::Paced)? {
+            if self.is_sent_here(owner, bytes, Pushes::Paced)? {
                 return Ok(());
             }
             self.handle.send(
                 |out| out.try_send(owner, ITEM, bytes),
                 |out| out.send_or_spill(owner, ITEM, bytes),
-            )
+            )?;
+            self.handle.allow_sends_here(bytes.len(), Pushes::Paced);
+            Ok(())
         })
     }
 
@@ -247,10 +249,13 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         self.elements.check_failure()?;
         let owner = self.owner_of(key)?;
         self.with_item(key, item, |bytes| {
-            if self.is_handled_at_once(owner, bytes, Pushes::Unpaced)? {
+            if self.is_sent_here(owner, bytes, Pushes::Unpaced)? {
                 return Ok(());
             }
-            self.handle.try_send(|out| out.try_send(owner, ITEM, bytes))
+            let send = |out: &mut Outbound| out.try_send(owner, ITEM, bytes);
+            self.handle.try_send(send)?;
+            self.handle.allow_sends_here(bytes.len(), Pushes::Unpaced);
+            Ok(())
         })
     }
 
@@ -524,9 +529,13 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
         })
     }
 
-    /// Whether an item for an element that this rank owns was handled in the call itself.
+    /// Whether an item needed nothing but its run, or was handled in the call itself: where it is
+    /// for an element that this rank owns.
     #[inline]
-    fn is_handled_at_once(&self, owner: Rank, bytes: &[u8], pushes: Pushes) -> Result<bool> {
+    fn is_sent_here(&self, owner: Rank, bytes: &[u8], pushes: Pushes) -> Result<bool> {
+        if self.handle.send_here(owner, ITEM, bytes) {
+            return Ok(true);
+        }
         // Inside of `with` of another job's array, no handler gets its elements.
         Ok(self.handle.is_at_once(owner)
             && !in_use_here()

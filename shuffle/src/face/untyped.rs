@@ -258,9 +258,9 @@ impl<'a> UntypedOutbox<'a> {
         Ok(UntypedOutbox::new(outbox, stream.item_bytes))
     }
 
-    /// Pushes an item [on](Self::on) a stream. Behind the second one in a row, the stream's
-    /// [window](Untyped::window) is open for more of them, until something else is called of this,
-    /// unless that has been open in vain some times in a row.
+    /// Pushes an item [on](Self::on) a stream. Behind the second push or send in a row, the
+    /// stream's [window](Untyped::window) is open for more of them, until something else is called
+    /// of this, unless that has been open in vain some times in a row.
     ///
     /// # Errors
     /// As [`UntypedOutbox::on`] and [`UntypedOutbox::push`].
@@ -274,13 +274,43 @@ impl<'a> UntypedOutbox<'a> {
         target: Rank,
         item: &[u8],
     ) -> Result<()> {
+        self.send_by_window(stream, true, |on| on.push(target, item))
+    }
+
+    /// As [`UntypedOutbox::push_on`], for a record.
+    ///
+    /// # Errors
+    /// As [`UntypedOutbox::on`] and [`UntypedOutbox::send`].
+    ///
+    /// # Safety
+    /// As [`UntypedOutbox::push_on`].
+    #[inline]
+    pub unsafe fn send_on(
+        &mut self,
+        stream: &Untyped<Inline<'_>>,
+        target: Rank,
+        kind: u32,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let opens = bytes.len() <= stream.handle.longest_gathered;
+        self.send_by_window(stream, opens, |on| on.send(target, kind, bytes))
+    }
+
+    /// Sends on a stream, and opens its window for what follows, if that may go through it.
+    #[inline]
+    fn send_by_window(
+        &mut self,
+        stream: &Untyped<Inline<'_>>,
+        may_follow: bool,
+        send: impl FnOnce(&mut UntypedOutbox<'_>) -> Result<()>,
+    ) -> Result<()> {
         let (window, last) = (&stream.handle.of, self.last);
         self.close_window();
         let pays = self.in_vain < MOST_IN_VAIN;
         let mut on = self.on(stream)?;
-        on.push(target, item)?;
+        send(&mut on)?;
         let wants = Rc::as_ptr(window) == last;
-        let opens = wants && pays && on.outbox.open_window(window);
+        let opens = may_follow && wants && pays && on.outbox.open_window(window);
         self.last = Rc::as_ptr(window);
         self.open = opens.then(|| (Rc::clone(window), stream.handle.id));
         Ok(())
@@ -291,7 +321,8 @@ impl<'a> UntypedOutbox<'a> {
     pub fn close_window(&mut self) {
         if let Some((window, id)) = self.open.take() {
             let pushed = window.close();
-            self.in_vain = if pushed > 0 { 0 } else { self.in_vain + 1 };
+            let is_used = pushed.count > 0;
+            self.in_vain = if is_used { 0 } else { self.in_vain + 1 };
             if let Some(mut of) = self.outbox.for_stream(id) {
                 of.note_pushed(pushed);
             }

@@ -15,7 +15,7 @@ use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::frames::Frames;
-use super::window::PushWindow;
+use super::window::{PushWindow, Takes};
 
 const NOBODY: u32 = u32::MAX;
 
@@ -163,9 +163,9 @@ impl RunTable {
         gather(&mut self.slots, &mut self.frames.memory, most, items)
     }
 
-    /// Opens a view of the runs for `most` items.
-    pub fn open_window(&mut self, window: &PushWindow, item_bytes: usize, most: u32) {
-        window.open(&mut self.slots, &mut self.frames.memory, item_bytes, most);
+    /// Opens a view of the runs for `most` items or records.
+    pub fn open_window(&mut self, window: &PushWindow, takes: Takes, most: u32) {
+        window.open(&mut self.slots, &mut self.frames.memory, takes, most);
     }
 
     #[cold]

@@ -79,24 +79,58 @@ impl<S: Seating> Handle<S> {
     /// Sends a record: waits while there is no room, but not in a handler.
     #[inline]
     pub(crate) fn send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        if self.is_handled_at_once(target, kind, bytes, Pushes::Paced)? {
-            return Ok(());
+        match self.send_here(target, kind, bytes) {
+            true => Ok(()),
+            false => self.send_record_on(target, kind, bytes),
         }
-        if self.sends_lent(bytes.len()) {
-            return self.send_lent(target, kind, Record { bytes, tail: &[] });
+    }
+
+    /// As [`Handle::send_record`], where more than its run is needed.
+    fn send_record_on(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        let pushes = Pushes::Paced;
+        if !self.is_handled_at_once(target, kind, bytes, pushes)? {
+            if self.sends_lent(bytes.len()) {
+                return self.send_lent(target, kind, Record { bytes, tail: &[] });
+            }
+            self.send(
+                |out| out.try_send(target, kind, bytes),
+                |out| out.send_or_spill(target, kind, bytes),
+            )?;
         }
-        self.send(
-            |out| out.try_send(target, kind, bytes),
-            |out| out.send_or_spill(target, kind, bytes),
-        )
+        self.allow_sends_here(bytes.len(), pushes);
+        Ok(())
     }
 
     /// Sends a record if there is room, and makes no progress.
     #[inline]
     pub(crate) fn try_send_record(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
-        if self.is_handled_at_once(target, kind, bytes, Pushes::Unpaced)? {
-            return Ok(());
+        match self.send_here(target, kind, bytes) {
+            true => Ok(()),
+            false => self.try_send_record_on(target, kind, bytes),
         }
-        self.try_send(|out| out.try_send(target, kind, bytes))
+    }
+
+    /// As [`Handle::try_send_record`], where more than its run is needed.
+    fn try_send_record_on(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        let pushes = Pushes::Unpaced;
+        if !self.is_handled_at_once(target, kind, bytes, pushes)? {
+            self.try_send(|out| out.try_send(target, kind, bytes))?;
+        }
+        self.allow_sends_here(bytes.len(), pushes);
+        Ok(())
+    }
+
+    /// Sends a record that needs nothing but its run; whether it is such a record.
+    #[inline(always)] // part of every send
+    pub(crate) fn send_here(&self, target: Rank, kind: u32, bytes: &[u8]) -> bool {
+        self.seat.send_here(&self.of, target, kind, bytes)
+    }
+
+    /// A record of so many bytes was sent that [`Handle::send_here`] had left; those that follow
+    /// may go by that, if it was short enough for it.
+    pub(crate) fn allow_sends_here(&self, bytes: usize, pushes: Pushes) {
+        if bytes <= self.longest_gathered {
+            self.seat.allow_pushes_here(self.id, &self.of, pushes);
+        }
     }
 }

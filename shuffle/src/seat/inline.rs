@@ -517,6 +517,15 @@ impl<'h> Seating for Inline<'h> {
         is_pushed
     }
 
+    #[inline(always)] // part of every send
+    fn send_here(&self, window: &Rc<PushWindow>, target: Rank, kind: u32, bytes: &[u8]) -> bool {
+        let is_sent = window.send(target.0, kind, bytes);
+        if !is_sent {
+            self.0.windows.begin_push(window);
+        }
+        is_sent
+    }
+
     /// Where the last such push was of the same stream.
     #[inline]
     fn allow_pushes_here(&self, id: StreamId, window: &Rc<PushWindow>, pushes: Pushes) {

@@ -251,6 +251,9 @@ pub(crate) trait Seating: Clone {
     /// Whether an item of a stream could be sent with nothing of the state looked at.
     fn push_here(&self, of: &Self::OfStream, target: Rank, item: &[u8]) -> bool;
 
+    /// As [`Seating::push_here`], for a record.
+    fn send_here(&self, of: &Self::OfStream, target: Rank, kind: u32, bytes: &[u8]) -> bool;
+
     /// A push of this stream had to use the state; those that follow may not have to.
     fn allow_pushes_here(&self, id: StreamId, of: &Self::OfStream, pushes: Pushes);
 

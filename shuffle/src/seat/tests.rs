@@ -3,6 +3,7 @@
 mod at_once;
 mod behind;
 mod ends;
+mod records;
 mod relays;
 mod silent;
 mod steps;

@@ -103,8 +103,8 @@ impl Windows {
         if let Ok(out) = state.engine.out(opened.id) {
             out.note_pushed(pushed, opened.pushes);
         }
-        if pushed > 0 || self.pushing.get() != Rc::as_ptr(&opened.window) {
-            self.note(pushed);
+        if pushed.count > 0 || self.pushing.get() != Rc::as_ptr(&opened.window) {
+            self.note(pushed.count);
         }
     }
 

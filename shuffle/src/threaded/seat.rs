@@ -530,6 +530,11 @@ impl Seating for Threaded {
         of.window.push(target.0, item)
     }
 
+    #[inline(always)] // part of every send
+    fn send_here(&self, of: &Arc<OfStream>, target: Rank, kind: u32, bytes: &[u8]) -> bool {
+        of.window.send(target.0, kind, bytes)
+    }
+
     /// Where the last such pushes were of the same thread.
     #[inline]
     fn allow_pushes_here(&self, id: StreamId, of: &Arc<OfStream>, pushes: Pushes) {

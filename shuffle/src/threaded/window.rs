@@ -8,7 +8,7 @@ use trihop_transport::park::{can_lease, this_thread};
 use trihop_transport::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use crate::engine::outbound::{Outbound, Pushes};
-use crate::queue::window::PushWindow;
+use crate::queue::window::{PushWindow, Pushed};
 
 /// How often in a row a thread has to want a window: twice, and twice as often each time that it
 /// did not pay.
@@ -57,6 +57,12 @@ impl ThreadWindow {
         self.window.push_by_lease(target, item)
     }
 
+    /// Whether it took a record of the calling thread.
+    #[inline(always)] // part of every send
+    pub fn send(&self, target: u32, kind: u32, bytes: &[u8]) -> bool {
+        self.window.send_by_lease(target, kind, bytes)
+    }
+
     /// A push of this thread needed the turn: whether it has wanted the window often enough.
     #[inline]
     pub fn want(&self) -> bool {
@@ -83,11 +89,11 @@ impl ThreadWindow {
         is_open
     }
 
-    /// Closes it, by who has the turn; how many items were pushed.
-    pub fn close(&self) -> u32 {
+    /// Closes it, by who has the turn; what has gone through it.
+    pub fn close(&self) -> Pushed {
         let is_others = self.window.recall();
         let pushed = self.window.close();
-        self.note(pushed, is_others);
+        self.note(pushed.count, is_others);
         pushed
     }
 

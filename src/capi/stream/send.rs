@@ -126,7 +126,14 @@ pub unsafe extern "C" fn trihop_stream_send(
             "bytes",
             bytes,
             |_| length,
-            |stream, bytes| send_by!(stream, send or send(Rank(target), kind, bytes)),
+            |stream, bytes| {
+                send(
+                    stream,
+                    |stream| stream.send(Rank(target), kind, bytes),
+                    |stream| stream.send(Rank(target), kind, bytes),
+                    |outbox, stream| send_record_by(outbox, stream, Rank(target), kind, bytes),
+                )
+            },
         )
     }
 }
@@ -152,7 +159,14 @@ pub unsafe extern "C" fn trihop_stream_try_send(
             "bytes",
             bytes,
             |_| length,
-            |stream, bytes| send_by!(stream, try_send or send(Rank(target), kind, bytes)),
+            |stream, bytes| {
+                send(
+                    stream,
+                    |stream| stream.try_send(Rank(target), kind, bytes),
+                    |stream| stream.try_send(Rank(target), kind, bytes),
+                    |outbox, stream| send_record_by(outbox, stream, Rank(target), kind, bytes),
+                )
+            },
         )
     }
 }
@@ -226,6 +240,19 @@ fn push_by(
 ) -> crate::Result<()> {
     // SAFETY: `with_outbox`, by which the handler is called, closes what this opens.
     unsafe { outbox.push_on(stream, target, item) }
+}
+
+/// A record of a handler: more of them need no call.
+#[inline]
+fn send_record_by(
+    outbox: &mut UntypedOutbox<'_>,
+    stream: &Untyped<'static>,
+    target: Rank,
+    kind: u32,
+    bytes: &[u8],
+) -> crate::Result<()> {
+    // SAFETY: as for an item.
+    unsafe { outbox.send_on(stream, target, kind, bytes) }
 }
 
 /// Bytes of an item; 0 where the stream has records.

@@ -30,7 +30,7 @@ const USERS: usize = 8;
 /// when others have it. So each has a word of its own for that, which no other thread ever writes;
 /// a thread whose word another one had before gets no lease.
 ///
-/// `trihop.h` has the code of a use, and so this layout, but for the last field.
+/// `trihop.h` has the code of a use, and so this layout.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lease {
@@ -48,6 +48,7 @@ const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Lease, holder) == 0 && offset_of!(Lease, in_use) == size_of::<usize>());
     assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 8);
+    assert!(size_of::<Lease>() == 9 * size_of::<usize>() + 4 * USERS);
 };
 
 /// A use of a lease, until it is dropped.

@@ -219,3 +219,65 @@ fn pushes_of_many_threads_arrive_each_in_order_and_once() {
     job.shutdown().unwrap();
     assert_eq!(other.1.load(Ordering::Relaxed), ITEMS / 5_000);
 }
+
+/// A record of a thread: its number, and as many bytes as that says.
+fn record_of(number: u64) -> Vec<u8> {
+    let length = (number * 7 % 90) as usize;
+    let mut record = number.to_le_bytes().to_vec();
+    record.resize(8 + length, number as u8);
+    record
+}
+
+#[test]
+fn records_of_many_threads_arrive_each_in_order_and_once() {
+    const THREADS: u64 = 3;
+    const RECORDS: u64 = 50_000;
+    let job = job();
+    let last = Arc::new(Mutex::new([0; THREADS as usize]));
+    let heard = Arc::clone(&last);
+    let shuffle = job
+        .shuffle("records in order")
+        .handler(move |message, _| {
+            let of = &mut heard.lock().unwrap()[message.kind as usize];
+            assert_eq!(message.bytes, record_of(*of), "the next of its thread");
+            *of += 1;
+        })
+        .open()
+        .unwrap();
+    let without = Arc::new(AtomicU64::new(0));
+    let send = |shuffle: &Shuffle, of: u64, number: u64| {
+        let record = record_of(number);
+        match shuffle.handle.send_here(Rank(0), of as u32, &record) {
+            true => drop(without.fetch_add(1, Ordering::Relaxed)),
+            false => shuffle.send(Rank(0), of as u32, &record).unwrap(),
+        }
+    };
+    // One alone, then all at once.
+    (0..RECORDS).for_each(|number| send(&shuffle, 0, number));
+    assert_eq!(shuffle.stats().unwrap().sent, RECORDS);
+    let alone = without.load(Ordering::Relaxed);
+    let may = trihop_transport::park::can_lease();
+    assert_eq!(alone > 0, may, "{alone} without the turn");
+    thread::scope(|scope| {
+        for of in 0..THREADS {
+            let (shuffle, send) = (&shuffle, &send);
+            let first = if of == 0 { RECORDS } else { 0 };
+            scope.spawn(move || {
+                for number in first..first + RECORDS {
+                    send(shuffle, of, number);
+                    if of == 1 && number % 5_000 == 0 {
+                        shuffle.poll().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    shuffle.fence().unwrap();
+    let heard = *last.lock().unwrap();
+    assert_eq!(heard, [2 * RECORDS, RECORDS, RECORDS]);
+    let stats = shuffle.stats().unwrap();
+    let bytes = |records: u64| (0..records).map(|number| record_of(number).len() as u64);
+    let wanted: u64 = heard.iter().flat_map(|&records| bytes(records)).sum();
+    assert_eq!((stats.sent, stats.sent_bytes), (4 * RECORDS, wanted));
+    job.shutdown().unwrap();
+}
