@@ -86,7 +86,11 @@ fn a_window_of_records_takes_no_items_and_closes_for_every_other_call() {
     send();
     shuffle.try_send(Rank(0), 2, b"").unwrap();
     assert!(is_open(&shuffle));
-    // What is not gathered goes behind all that was.
+    // What is too long to be gathered does not, although its run has room.
+    let longest = shuffle.handle.longest_gathered;
+    (0..3).for_each(|_| shuffle.send(Rank(0), 4, &[4; 200]).unwrap());
+    assert!(!window.send(0, 4, &vec![4; longest + 1]) && window.send(0, 4, &vec![4; longest]));
+    // It goes behind all that was.
     for bytes in [40_000, 6_000, 6_000] {
         shuffle.send(Rank(0), 3, &vec![7; bytes]).unwrap();
         assert!(!is_open(&shuffle), "nor does such a record open it");
@@ -97,14 +101,14 @@ fn a_window_of_records_takes_no_items_and_closes_for_every_other_call() {
     let refused = shuffle.send(Rank(0), 1, b"x");
     assert!(matches!(refused, Err(Error::Misuse { .. })));
     shuffle.wait().unwrap();
-    assert_eq!(heard.get(), 9);
+    assert_eq!(heard.get(), 13);
     // Progress is made now and then.
     let rounds = job.rounds().unwrap();
     (0..1200).for_each(|_| send());
     assert!(job.rounds().unwrap() >= rounds + 2);
     let copy = shuffle.clone();
     job.shutdown().unwrap();
-    assert_eq!(heard.get(), 1209);
+    assert_eq!(heard.get(), 1213);
     assert!(!is_open(&copy));
     assert!(matches!(copy.send(Rank(0), 1, b"x"), Err(Error::Closed(_))));
 }
