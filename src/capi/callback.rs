@@ -62,14 +62,13 @@ thread_local! {
 }
 
 /// Calls a handler of an inline job, which sends by the same functions as its program does: they
-/// find `outbox`.
+/// find `outbox`, which is dropped before the state of the job is used again.
 pub(crate) fn with_outbox<R>(outbox: &mut UntypedOutbox<'_>, call: impl FnOnce() -> R) -> R {
     /// Puts back what was there before, also when a panic ends the call.
     struct Before(Option<NonNull<UntypedOutbox<'static>>>);
 
     impl Drop for Before {
         fn drop(&mut self) {
-            send_by_outbox(|outbox| outbox.close_window());
             OUTBOX.set(self.0);
         }
     }

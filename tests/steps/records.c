@@ -124,6 +124,16 @@ static void check_sent(uint64_t wanted)
     EQUAL(stats.sent_bytes, sent_bytes);
 }
 
+/* Behind the last record of a run there are zeros up to the next multiple of 8, and not what was there before. */
+static void check_end(uint32_t target, size_t length)
+{
+    const trihop_push_window_t *window = ((const trihop_stream_windows_t *)(const void *)stream)->push;
+    const trihop_open_run_t *run = &window->runs[target & window->mask];
+
+    for (size_t at = 0; (length + at) % 8 != 0; at++)
+        EQUAL(window->memory[run->start + run->used - 1 - at], 0);
+}
+
 static void send_some(uint64_t records)
 {
     uint64_t random = rank + 1, done = 0, no_calls = 0, eight = 8;
@@ -175,6 +185,8 @@ static void send_some(uint64_t records)
             if (trihop_stream_send_here(stream, target, kind_of(number), bytes_of(number), length_of(number))) {
                 no_calls++;
                 status = TRIHOP_OK;
+                if (is_inline)
+                    check_end(target, length_of(number));
             } else
                 status = trihop_stream_send(stream, target, kind_of(number), bytes_of(number), length_of(number));
         }
@@ -188,6 +200,41 @@ static void send_some(uint64_t records)
     check_sent(records);
     if (is_inline && records >= 1000)
         EQUAL(no_calls > records / 8, 1);
+}
+
+static void on_limited(void *context, const trihop_message_t *record)
+{
+    uint64_t *bytes = context;
+
+    *bytes += record->length;
+}
+
+/* What the call refuses is not taken without it, and has nothing behind it. */
+static void refusals(void)
+{
+    volatile size_t too_many[] = {101, SIZE_MAX / 2, SIZE_MAX - 8, SIZE_MAX - 7, SIZE_MAX - 1, SIZE_MAX};
+    static unsigned char hundred[101];
+    trihop_stream_t *limited;
+    trihop_options_t options;
+    uint64_t bytes = 0, times = sizeof too_many / sizeof *too_many, without = 0;
+
+    OK(trihop_job_options(job, &options, sizeof options));
+    OK(trihop_options_set(&options, "max_message_bytes", "100"));
+    OK(trihop_stream_open(job, "limited", 0, &options, on_limited, &bytes, &limited));
+    for (uint64_t time = 0; time < times; time++) {
+        for (int at = 0; at < 4; at++)
+            OK(trihop_stream_send(limited, rank, 0, "x", 1));
+        without += trihop_stream_send_here(limited, rank, 0, "y", 1) != 0;
+        OK(trihop_stream_send(limited, rank, 0, hundred, 100));
+        OK(trihop_stream_send(limited, rank, 0, "x", 1));
+        EQUAL(trihop_stream_send_here(limited, rank, 0, hundred, too_many[time]), 0);
+        EQUAL(trihop_stream_send(limited, rank, 0, hundred, too_many[time]),
+              too_many[time] > SIZE_MAX / 2 ? TRIHOP_ERR_INVALID_ARGUMENT : TRIHOP_ERR_TOO_LARGE);
+    }
+    if (is_inline)
+        EQUAL(without, times);
+    OK(trihop_stream_close(limited));
+    EQUAL(bytes, 105 * times + without);
 }
 
 static void everything(uint64_t records)
@@ -303,6 +350,7 @@ int main(int argc, char **argv)
     for (size_t at = 0; at < sizeof counts / sizeof *counts; at++)
         if ((*counts[at] = calloc(size, sizeof **counts[at])) == NULL)
             fail("memory", 0, 1);
+    refusals();
     everything(records);
     if (!is_inline)
         send_from_threads();

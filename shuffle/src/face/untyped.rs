@@ -211,6 +211,13 @@ pub struct UntypedOutbox<'a> {
 
 outbox_verbs!([] UntypedOutbox<'_>);
 
+impl Drop for UntypedOutbox<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.close_window();
+    }
+}
+
 /// That of a handler of byte records.
 impl<'a> From<Outbox<'a>> for UntypedOutbox<'a> {
     fn from(outbox: Outbox<'a>) -> Self {
@@ -266,7 +273,8 @@ impl<'a> UntypedOutbox<'a> {
     /// As [`UntypedOutbox::on`] and [`UntypedOutbox::push`].
     ///
     /// # Safety
-    /// [`UntypedOutbox::close_window`] is called before the handler returns, or unwinds.
+    /// This is dropped, and not forgotten, before the handler has returned for the last record of a
+    /// run.
     #[inline]
     pub unsafe fn push_on(
         &mut self,
@@ -292,7 +300,7 @@ impl<'a> UntypedOutbox<'a> {
         kind: u32,
         bytes: &[u8],
     ) -> Result<()> {
-        let opens = bytes.len() <= stream.handle.longest_gathered;
+        let opens = bytes.len() <= stream.handle.short_bytes;
         self.send_by_window(stream, opens, |on| on.send(target, kind, bytes))
     }
 
@@ -311,14 +319,15 @@ impl<'a> UntypedOutbox<'a> {
         send(&mut on)?;
         let wants = Rc::as_ptr(window) == last;
         let opens = may_follow && wants && pays && on.outbox.open_window(window);
+        drop(on);
         self.last = Rc::as_ptr(window);
         self.open = opens.then(|| (Rc::clone(window), stream.handle.id));
         Ok(())
     }
 
-    /// Closes the window that [`UntypedOutbox::push_on`] has opened.
+    /// Closes the window that [`UntypedOutbox::push_on`] or `send_on` has opened.
     #[inline]
-    pub fn close_window(&mut self) {
+    fn close_window(&mut self) {
         if let Some((window, id)) = self.open.take() {
             let pushed = window.close();
             let is_used = pushed.count > 0;
@@ -596,7 +605,7 @@ impl<S: Seat> Untyped<S> {
 }
 
 impl<S: Seat> Untyped<S> {
-    /// Where pushes go that need nothing else of the job; it lives as long as the stream's handles.
+    /// Where pushes and sends go that need nothing else of the job; it lives as long as the stream's handles.
     pub fn window(&self) -> *const PushWindow {
         S::window(&self.handle.of)
     }

@@ -163,6 +163,12 @@ impl RunTable {
         gather(&mut self.slots, &mut self.frames.memory, most, items)
     }
 
+    /// As what runs that have left leave.
+    #[cfg(test)]
+    pub fn fill_frames(&mut self, byte: u8) {
+        self.frames.memory.fill(byte);
+    }
+
     /// Opens a view of the runs for `most` items or records.
     pub fn open_window(&mut self, window: &PushWindow, takes: Takes, most: u32) {
         window.open(&mut self.slots, &mut self.frames.memory, takes, most);

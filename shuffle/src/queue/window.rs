@@ -1,4 +1,4 @@
-//! Open runs as pushes see them that need nothing else of a job, in Rust and in C.
+//! Open runs as pushes and sends see them that need nothing else of a job, in Rust and in C.
 // They come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 
@@ -43,7 +43,7 @@ pub(crate) struct Pushed {
 #[repr(C)]
 #[derive(Debug)]
 pub struct PushWindow {
-    /// Pushes until a call is due; none while it is closed.
+    /// Pushes or sends until a call is due; none while it is closed.
     left: AtomicU32,
     /// Slots are found by the bits of their target that are set here.
     mask: AtomicU32,
@@ -141,7 +141,7 @@ impl PushWindow {
     #[inline(always)] // part of every send
     pub(crate) fn send(&self, target: u32, kind: u32, bytes: &[u8]) -> bool {
         let takes_records = self.item_bytes.load(Relaxed) == NO_ITEMS;
-        if !takes_records || bytes.len() > self.longest.load(Relaxed) {
+        if !takes_records || bytes.len() > self.longest() {
             return false;
         }
         let padded = align8(bytes.len());
@@ -190,6 +190,12 @@ impl PushWindow {
         Some(unsafe { self.memory.load(Relaxed).add(slot.start as usize + used) })
     }
 
+    /// Length of the longest record that it takes, or took when it was open.
+    #[inline]
+    pub(crate) fn longest(&self) -> usize {
+        self.longest.load(Relaxed)
+    }
+
     #[cfg(test)]
     pub(crate) fn is_open(&self) -> bool {
         self.left.load(Relaxed) > 0
@@ -209,6 +215,7 @@ impl PushWindow {
         };
         self.opened_for.store(0, Relaxed);
         self.left.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
         self.slots.store(null_mut(), Relaxed);
         self.memory.store(null_mut(), Relaxed);
         Pushed { count, bytes }

@@ -88,15 +88,16 @@ impl<S: Seating> Handle<S> {
     /// As [`Handle::send_record`], where more than its run is needed.
     fn send_record_on(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         let pushes = Pushes::Paced;
-        if !self.is_handled_at_once(target, kind, bytes, pushes)? {
-            if self.sends_lent(bytes.len()) {
-                return self.send_lent(target, kind, Record { bytes, tail: &[] });
-            }
-            self.send(
-                |out| out.try_send(target, kind, bytes),
-                |out| out.send_or_spill(target, kind, bytes),
-            )?;
+        if self.is_handled_at_once(target, kind, bytes, pushes)? {
+            return Ok(());
         }
+        if self.sends_lent(bytes.len()) {
+            return self.send_lent(target, kind, Record { bytes, tail: &[] });
+        }
+        self.send(
+            |out| out.try_send(target, kind, bytes),
+            |out| out.send_or_spill(target, kind, bytes),
+        )?;
         self.allow_sends_here(bytes.len(), pushes);
         Ok(())
     }
@@ -113,9 +114,10 @@ impl<S: Seating> Handle<S> {
     /// As [`Handle::try_send_record`], where more than its run is needed.
     fn try_send_record_on(&self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
         let pushes = Pushes::Unpaced;
-        if !self.is_handled_at_once(target, kind, bytes, pushes)? {
-            self.try_send(|out| out.try_send(target, kind, bytes))?;
+        if self.is_handled_at_once(target, kind, bytes, pushes)? {
+            return Ok(());
         }
+        self.try_send(|out| out.try_send(target, kind, bytes))?;
         self.allow_sends_here(bytes.len(), pushes);
         Ok(())
     }
@@ -127,9 +129,9 @@ impl<S: Seating> Handle<S> {
     }
 
     /// A record of so many bytes was sent that [`Handle::send_here`] had left; those that follow
-    /// may go by that, if it was short enough for it.
+    /// may go by that, if this one is short.
     pub(crate) fn allow_sends_here(&self, bytes: usize, pushes: Pushes) {
-        if bytes <= self.longest_gathered {
+        if bytes <= self.short_bytes {
             self.seat.allow_pushes_here(self.id, &self.of, pushes);
         }
     }

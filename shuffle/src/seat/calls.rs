@@ -32,8 +32,8 @@ pub(crate) struct Handle<S: Seating> {
     pub(crate) size: u32,
     /// Length of the longest record that fits a frame.
     pub(super) longest_in_frame: usize,
-    /// Length of the longest record that is gathered with others.
-    pub(crate) longest_gathered: usize,
+    /// Length up to which records are short: a run has several, so that most need nothing else.
+    pub(crate) short_bytes: usize,
     /// This rank, where what it sends to itself is handled at once.
     pub(super) at_once: Option<Rank>,
 }
@@ -42,11 +42,11 @@ impl<S: Seating> Handle<S> {
     /// What `open` has opened; `of` is what the seat keeps of it.
     pub(crate) fn new(seat: S, id: StreamId, of: S::OfStream, name: &str) -> Result<Self> {
         let what = "opening a stream";
-        let (rank, size, longest_in_frame, longest_gathered) = seat.with(what, |job| {
+        let (rank, size, longest_in_frame, short_bytes) = seat.with(what, |job| {
             let out = job.engine.out(id)?;
-            let (in_frame, gathered) = (out.longest_in_frame(), out.longest_gathered());
+            let (in_frame, short) = (out.longest_in_frame(), out.longest_gathered() / 4);
             let topology = &job.engine.topology;
-            Ok((topology.rank(), topology.size(), in_frame, gathered))
+            Ok((topology.rank(), topology.size(), in_frame, short))
         })?;
         Ok(Self {
             seat,
@@ -56,7 +56,7 @@ impl<S: Seating> Handle<S> {
             rank,
             size,
             longest_in_frame,
-            longest_gathered,
+            short_bytes,
             at_once: None,
         })
     }

@@ -4,7 +4,7 @@ use trihop_transport::topology::Rank;
 
 use super::Seating;
 use super::calls::Handle;
-use crate::engine::outbound::Outbound;
+use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::outbox::Outbox;
 use crate::error::Result;
 
@@ -59,6 +59,14 @@ impl<S: Seating> HandlerOutbox for &Handle<S> {
 
     fn send_by(&mut self, send: impl FnMut(&mut Outbound) -> Result<()>) -> Result<()> {
         self.spill(send)
+    }
+
+    fn send(&mut self, target: Rank, kind: u32, bytes: &[u8]) -> Result<()> {
+        if !self.send_here(target, kind, bytes) {
+            self.send_by(|out| out.send_or_spill(target, kind, bytes))?;
+            self.allow_sends_here(bytes.len(), Pushes::Paced);
+        }
+        Ok(())
     }
 
     fn done(&mut self, contributors: u64) -> Result<()> {

@@ -520,7 +520,7 @@ impl<'h> Seating for Inline<'h> {
     #[inline(always)] // part of every send
     fn send_here(&self, window: &Rc<PushWindow>, target: Rank, kind: u32, bytes: &[u8]) -> bool {
         let is_sent = window.send(target.0, kind, bytes);
-        if !is_sent {
+        if !is_sent && bytes.len() <= window.longest() {
             self.0.windows.begin_push(window);
         }
         is_sent

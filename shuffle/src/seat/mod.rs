@@ -245,7 +245,7 @@ pub(crate) trait Seating: Clone {
     /// What a stream sends, kept by one caller for as long as it likes; `None` where nobody may.
     fn hold(&self, id: StreamId, what: &'static str) -> Result<Option<RefMut<'_, Outbound>>>;
 
-    /// What pushes of a stream go through while nobody uses the state.
+    /// What pushes and sends of a stream go through while nobody uses the state.
     fn window(of: &Self::OfStream) -> &PushWindow;
 
     /// Whether an item of a stream could be sent with nothing of the state looked at.
@@ -254,7 +254,7 @@ pub(crate) trait Seating: Clone {
     /// As [`Seating::push_here`], for a record.
     fn send_here(&self, of: &Self::OfStream, target: Rank, kind: u32, bytes: &[u8]) -> bool;
 
-    /// A push of this stream had to use the state; those that follow may not have to.
+    /// A push or a send of this stream had to use the state; those that follow may not have to.
     fn allow_pushes_here(&self, id: StreamId, of: &Self::OfStream, pushes: Pushes);
 
     /// Sends to the own rank by a call of the handler, where that may be called here and nothing

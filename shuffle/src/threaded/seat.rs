@@ -331,7 +331,7 @@ pub struct OfStream {
     ending: Mutex<()>,
     /// The thread that makes calls at the ends of its steps, where no handler has one.
     calls: Mutex<Option<Arc<Deliveries>>>,
-    /// What its pushes use while nobody has the turn.
+    /// What its pushes and sends use while nobody has the turn.
     window: Arc<ThreadWindow>,
 }
 

@@ -1,4 +1,4 @@
-//! What one thread of a job pushes through without the turn, and whether that pays.
+//! What one thread of a job pushes and sends through without the turn, and whether that pays.
 // They come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 

@@ -238,7 +238,7 @@ fn push_by(
     target: Rank,
     item: &[u8],
 ) -> crate::Result<()> {
-    // SAFETY: `with_outbox`, by which the handler is called, closes what this opens.
+    // SAFETY: it is the one that `with_outbox` was given, which its caller drops.
     unsafe { outbox.push_on(stream, target, item) }
 }
 

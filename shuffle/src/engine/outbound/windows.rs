@@ -1,11 +1,11 @@
-//! Views of the open runs, for pushes that need nothing else of a job.
+//! Views of the open runs, for pushes and sends that need nothing else of a job.
 
 use trihop_transport::protocol::wire::RECORD_HEADER_BYTES;
 
 use super::{CALLS_PER_ROUND, Outbound};
 use crate::queue::window::{PushWindow, Pushed, Takes};
 
-/// Who pushes through a view of the open runs.
+/// Who pushes or sends through a view of the open runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushes {
     /// Calls that make progress now and then.
@@ -58,5 +58,45 @@ impl Outbound {
         self.sent += u64::from(pushed.count);
         self.sent_bytes += pushed.bytes;
         self.pushed |= pushed.count > 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trihop_transport::protocol::wire::align8;
+
+    use super::*;
+    use crate::engine::outbound::write_record;
+    use crate::queue::runs::RunTable;
+
+    /// Nobody who reads a run sees what lies between records.
+    #[test]
+    fn a_run_of_records_has_the_same_bytes_whichever_way_they_went() {
+        let window = PushWindow::of_one_thread();
+        for lengths in [0..9, 9..24, 60..78, 200..206] {
+            let [mut by_calls, mut by_window] = [(); 2].map(|()| RunTable::new(1, 4096, 65_536));
+            by_window.fill_frames(0xee);
+            for length in lengths.clone() {
+                let record: Vec<u8> = (1..=length as u8).collect();
+                let space = RECORD_HEADER_BYTES + align8(length);
+                let kind = 0x8000_0001 + length as u32;
+                let send = |table: &mut RunTable| {
+                    write_record(table.push(0, space).unwrap(), kind, &record);
+                };
+                send(&mut by_calls);
+                by_window.open_window(&window, Takes::Records(1000), 1);
+                let is_sent = window.send(0, kind, &record);
+                let pushed = window.close();
+                let bytes = if is_sent { length as u64 } else { 0 };
+                let count = u32::from(is_sent);
+                assert_eq!(pushed, Pushed { count, bytes });
+                assert_eq!(window.close(), Pushed::default());
+                if !is_sent {
+                    send(&mut by_window); // into a new frame, or a longer one
+                }
+            }
+            let [slot, same] = [&by_calls, &by_window].map(|table| table.open_run_of(0).unwrap());
+            assert_eq!(by_calls.frame(slot, 7), by_window.frame(same, 7));
+        }
     }
 }

@@ -60,6 +60,26 @@ fn single() -> Options {
 }
 
 #[test]
+fn items_of_an_array_need_nothing_but_their_run() {
+    let job = Job::start(single()).unwrap();
+    let array = job.array::<u64, u64, _>("array", Plain);
+    let array = array.open(|_, sum, item, _| *sum += item).unwrap();
+    array.insert(5, 0).unwrap();
+    let is_open = || array.handle.of.is_open();
+    for item in 0..3 {
+        array.push(5, &item).unwrap();
+    }
+    assert!(is_open());
+    array.push(5, &3).unwrap();
+    array.try_push(5, &4).unwrap();
+    assert!(is_open());
+    array.fence().unwrap();
+    assert_eq!(array.remove(5).unwrap(), Some(10));
+    drop(array);
+    job.shutdown().unwrap();
+}
+
+#[test]
 fn what_a_rank_pushes_to_its_own_elements_is_handled_at_once_where_it_may_be() {
     let job = Job::start(single()).unwrap();
     let mut array: crate::Array<'_, u64, u64, Plain> = job

@@ -58,6 +58,16 @@ fn what_a_rank_sends_to_itself_is_handled_when_the_call_returns() {
     );
     shuffle.send(Rank(0), 9, b"at once again").unwrap();
     assert_eq!(heard.borrow().len(), 33);
+    // Also what goes into the run to oneself without a call.
+    (0..4).for_each(|_| usual.send(Rank(0), 10, b"later").unwrap());
+    assert!(usual.handle.of.send(0, 11, b"here"));
+    shuffle.send(Rank(0), 12, b"behind that").unwrap();
+    assert_eq!(heard.borrow().len(), 33);
+    shuffle.fence().unwrap();
+    let kinds = |of: &[(u32, Vec<u8>)]| of.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+    assert_eq!(kinds(&heard.borrow()[33..]), [10, 10, 10, 10, 11, 12]);
+    shuffle.send(Rank(0), 13, b"at once again").unwrap();
+    assert!(heard.borrow().len() == 40 && !shuffle.handle.of.is_open());
 
     let stream = job.stream::<[u32; 3]>("items").handler(|_, items, _| {
         let items = items.iter().flatten();
@@ -87,7 +97,7 @@ fn what_a_rank_sends_to_itself_is_handled_when_the_call_returns() {
     assert_eq!(sum.get(), 79);
     let records = [shuffle.stats(), stream.stats(), coded.stats()];
     let counts = records.map(|stats| (stats.as_ref().unwrap().sent, stats.unwrap().delivered));
-    assert_eq!(counts, [(33, 33), (1003, 1003), (3, 3)]);
+    assert_eq!(counts, [(40, 40), (1003, 1003), (3, 3)]);
     job.shutdown().unwrap();
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::single;
 use crate::config::{Options, StreamOptions};
 use crate::error::Error;
+use crate::face::codec::Plain;
 use crate::{Job, Rank, Shuffle, UntypedOutbox};
 
 /// The record that is sent as number so and so, of so many bytes.
@@ -15,6 +16,49 @@ fn record(number: usize, bytes: usize) -> Vec<u8> {
 
 fn is_open(shuffle: &Shuffle<'_>) -> bool {
     shuffle.handle.of.is_open()
+}
+
+#[test]
+fn records_above_the_limit_of_their_stream_are_refused_by_the_call() {
+    let limited = StreamOptions {
+        max_message_bytes: 100,
+        ..StreamOptions::default()
+    };
+    let job = Job::start(single()).unwrap();
+    let shuffle = job.shuffle("limited").options(limited).handler(|_, _| {});
+    let shuffle = shuffle.open().unwrap();
+    for _ in 0..3 {
+        shuffle.send(Rank(0), 0, b"x").unwrap();
+    }
+    assert!(is_open(&shuffle));
+    let window = Rc::clone(&shuffle.handle.of);
+    shuffle.send(Rank(0), 0, &[1; 100]).unwrap();
+    shuffle.send(Rank(0), 0, b"x").unwrap();
+    assert!(window.send(0, 0, &[1; 100]) && !window.send(0, 0, &[1; 101]));
+    let refused = Error::TooLarge {
+        bytes: 101,
+        limit: 100,
+    };
+    assert_eq!(shuffle.send(Rank(0), 0, &[1; 101]), Err(refused));
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn values_need_no_state_either() {
+    let sum = Cell::new(0);
+    let job = Job::start(single()).unwrap();
+    let values = job.coded::<u64, _>("values", Plain);
+    let values = values.handler(|_, value, _| sum.set(sum.get() + value));
+    let values = values.open().unwrap();
+    for value in 0..3 {
+        values.push(Rank(0), &value).unwrap();
+    }
+    assert!(values.handle.of.is_open());
+    values.try_push(Rank(0), &4).unwrap();
+    assert!(values.handle.of.is_open());
+    values.fence().unwrap();
+    assert_eq!(sum.get(), 7);
+    job.shutdown().unwrap();
 }
 
 /// Every length that a run takes, and those around.
@@ -34,8 +78,8 @@ fn records_that_look_at_no_state_are_those_that_calls_would_have_sent() {
         heard.borrow_mut().push((kind, bytes));
     });
     let shuffle = shuffle.open().unwrap();
-    let longest = shuffle.handle.longest_gathered;
-    assert_eq!(longest, 496, "with its header half of a run without that");
+    let longest = 496; // with its header half of a run without that
+    assert_eq!(shuffle.handle.short_bytes, longest / 4);
     let lengths = (0..80).chain(longest - 40..longest + 40);
     let (mut sent, mut bytes, mut without) = (0, 0, 0);
     for length in lengths.cycle().take(2000) {
@@ -87,7 +131,7 @@ fn a_window_of_records_takes_no_items_and_closes_for_every_other_call() {
     shuffle.try_send(Rank(0), 2, b"").unwrap();
     assert!(is_open(&shuffle));
     // What is too long to be gathered does not, although its run has room.
-    let longest = shuffle.handle.longest_gathered;
+    let longest = window.longest();
     (0..3).for_each(|_| shuffle.send(Rank(0), 4, &[4; 200]).unwrap());
     assert!(!window.send(0, 4, &vec![4; longest + 1]) && window.send(0, 4, &vec![4; longest]));
     // It goes behind all that was.
@@ -130,7 +174,8 @@ fn handlers_send_records_through_a_window_that_all_else_closes() {
             unsafe { outbox.send_on(&on, Rank(0), kind, bytes) }.unwrap();
             window.is_open()
         };
-        assert!(!send(outbox, 1, b"a") && send(outbox, 2, b""));
+        let is_first = send(outbox, 1, b"a");
+        assert!(!is_first && send(outbox, 2, b""));
         assert!(window.send(0, 3, b"eight by"));
         assert!(!window.send(0, 4, &[4; 100]), "more than its frame has");
         assert!(send(outbox, 4, &[4; 100]));

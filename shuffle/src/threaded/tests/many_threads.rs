@@ -1,6 +1,10 @@
 //! Several threads that use one stream.
 
+use std::sync::OnceLock;
+
 use super::*;
+use crate::face::codec::Plain;
+use crate::threaded::Coded;
 
 #[test]
 fn many_threads_send_each_in_order_while_others_flush() {
@@ -279,5 +283,60 @@ fn records_of_many_threads_arrive_each_in_order_and_once() {
     let bytes = |records: u64| (0..records).map(|number| record_of(number).len() as u64);
     let wanted: u64 = heard.iter().flat_map(|&records| bytes(records)).sum();
     assert_eq!((stats.sent, stats.sent_bytes), (4 * RECORDS, wanted));
+    job.shutdown().unwrap();
+}
+
+#[test]
+fn records_of_handlers_go_without_the_turn_until_they_return() {
+    if !trihop_transport::park::can_lease() {
+        eprintln!("skipped: no leases on this machine");
+        return;
+    }
+    const TIMES: u64 = 500;
+    let job = job();
+    let count = Arc::new(AtomicU64::new(0));
+    let counts = Arc::clone(&count);
+    let heard = job.shuffle("heard").handler(move |message, _| {
+        assert_eq!(message.bytes, record_of(message.kind.into()));
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    let heard = heard.open().unwrap();
+    let opened = Arc::new([0, 0].map(AtomicU64::new));
+    let (to, opens) = (heard.clone(), Arc::clone(&opened));
+    let asked = job.stream::<u64>("asked").handler(move |_, items, _| {
+        for kind in 0..20 * items.len() as u32 {
+            to.send(Rank(0), kind, &record_of(kind.into())).unwrap();
+            let is_open = Threaded::window(&to.handle.of).is_open();
+            opens[0].fetch_add(u64::from(is_open), Ordering::Relaxed);
+        }
+    });
+    let asked = asked.open().unwrap();
+    // By the outbox of a handler, on its own stream: each value is sent on until it is 0.
+    let own = Arc::new(OnceLock::<Coded<u64, Plain>>::new());
+    let (of, opens) = (Arc::clone(&own), Arc::clone(&opened));
+    let values = job.coded::<u64, _>("values", Plain);
+    let values = values.handler(move |_, value, outbox| {
+        let mut left = value;
+        while left > 0 {
+            left -= 1;
+            outbox.push(Rank(0), &0).unwrap();
+            let is_open = of.get().map(|of| Threaded::window(&of.handle.of).is_open());
+            opens[1].fetch_add(u64::from(is_open == Some(true)), Ordering::Relaxed);
+        }
+    });
+    let values = values.open().unwrap();
+    own.set(values.clone()).unwrap_or_else(|_| unreachable!());
+    for _ in 0..TIMES {
+        asked.push(Rank(0), 1).unwrap();
+        values.push(Rank(0), &20).unwrap();
+        job.fence().unwrap();
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 20 * TIMES);
+    assert_eq!(heard.stats().unwrap().sent, 20 * TIMES);
+    assert_eq!(values.stats().unwrap().sent, 21 * TIMES);
+    for opened in opened.iter() {
+        assert!(opened.load(Ordering::Relaxed) > 0, "none went without");
+    }
+    drop((asked, values, own));
     job.shutdown().unwrap();
 }
