@@ -64,13 +64,68 @@ fn is_used_by_one_at_a_time<O: Orderings + 'static>() {
     });
 }
 
+/// The holder uses it, and gives it up beside one who recalls it.
+fn is_given_up_behind_a_use<O: Orderings + 'static>() {
+    loom::model(|| {
+        let leased = Arc::new(Leased {
+            lease: Lease::of_nobody(),
+            value: UnsafeCell::new(0),
+        });
+        assert!(leased.lease.grant(HOLDER));
+        let holder = {
+            let leased = leased.clone();
+            thread::spawn(move || {
+                let Some(entered) = leased.lease.enter::<O>(HOLDER) else {
+                    return 0;
+                };
+                leased.add();
+                drop(entered);
+                leased.lease.give_up::<O>(HOLDER);
+                assert!(leased.lease.enter::<O>(HOLDER).is_none());
+                1
+            })
+        };
+        // Else loom does not try the order in which the holder is through before.
+        thread::yield_now();
+        leased.lease.recall::<O>(OTHER);
+        leased.add();
+        // The first holder may be in front of giving it up still.
+        assert!(leased.lease.grant(OTHER));
+        let entered = leased.lease.enter::<O>(OTHER);
+        let mut own = 1;
+        if entered.is_some() {
+            leased.add();
+            own += 1;
+        }
+        drop(entered);
+        leased.lease.recall::<O>(OTHER);
+        let all = leased.add();
+        let used = holder.join().unwrap();
+        assert_eq!(all, used + own + 1, "nobody enters behind a recall");
+    });
+}
+
 #[test]
 fn what_is_leased_is_used_by_one_at_a_time() {
     is_used_by_one_at_a_time::<Shipped>();
 }
 
+#[test]
+fn what_is_given_up_was_used_before() {
+    is_given_up_behind_a_use::<Shipped>();
+}
+
 macro_rules! twin {
     ($test:ident, $constant:ident, $weaker:ident, $symptom:literal) => {
+        twin!(
+            $test,
+            $constant,
+            $weaker,
+            $symptom,
+            is_used_by_one_at_a_time
+        );
+    };
+    ($test:ident, $constant:ident, $weaker:ident, $symptom:literal, $model:ident) => {
         #[test]
         #[should_panic(expected = $symptom)]
         fn $test() {
@@ -79,7 +134,7 @@ macro_rules! twin {
                 const $constant: trihop_transport::sync::Ordering =
                     trihop_transport::sync::Ordering::$weaker;
             }
-            is_used_by_one_at_a_time::<Weak>();
+            $model::<Weak>();
         }
     };
 }
@@ -107,4 +162,19 @@ twin!(
     LEASE_LOOK,
     Relaxed,
     "Causality violation"
+);
+
+twin!(
+    twin_relaxed_give_up,
+    LEASE_GIVE_UP,
+    Relaxed,
+    "Causality violation",
+    is_given_up_behind_a_use
+);
+twin!(
+    twin_relaxed_look_whether_it_was_given_up,
+    LEASE_GIVEN_UP,
+    Relaxed,
+    "Causality violation",
+    is_given_up_behind_a_use
 );

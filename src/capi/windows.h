@@ -61,8 +61,8 @@ typedef struct trihop_push_window_t {
   unsigned char *memory;
   size_t item_bytes; // of records SIZE_MAX / 2
   size_t holder; // 0: of an inline job, nobody else is there
-  uint32_t in_use[8];
-  size_t users[8];
+  uint32_t in_use[16];
+  size_t users[16];
   size_t longest; // record
   size_t bytes;   // of records that it took
 } trihop_push_window_t;
@@ -162,16 +162,17 @@ TRIHOP_IN_HEADER size_t trihop_this_thread(void) {
 
 // Begins to use the window, if this thread has it; what says so until it is set to 0, or NULL.
 TRIHOP_IN_HEADER uint32_t *trihop_enter_window(trihop_push_window_t *window) {
-  size_t thread = trihop_this_thread();
+  size_t holder = __atomic_load_n(&window->holder, __ATOMIC_RELAXED);
   uint32_t *in_use;
 
-  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) != thread)
+  // The number of a thread ends in four bits that are 0: in its place they say which word it has.
+  if ((holder & ~TRIHOP_AS(size_t, 15)) != trihop_this_thread())
     return NULL;
-  in_use = &window->in_use[((thread >> 12) ^ (thread >> 16) ^ (thread >> 21)) % 8];
+  in_use = &window->in_use[holder & 15];
   __atomic_store_n(in_use, 1, __ATOMIC_RELAXED);
   // An order for the compiler: a thread that recalls the window has a fence on all processors.
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) == thread)
+  if (__atomic_load_n(&window->holder, __ATOMIC_RELAXED) == holder)
     return in_use;
   __atomic_store_n(in_use, 0, __ATOMIC_RELEASE);
   return NULL;

@@ -20,9 +20,9 @@
 #define LONGEST 9000
 
 /* What src/capi and shuffle/src/queue/window.rs say of them. */
-_Static_assert(offsetof(trihop_push_window_t, users) == 40 + 4 * sizeof(size_t), "sends");
-_Static_assert(offsetof(trihop_push_window_t, longest) == 40 + 12 * sizeof(size_t), "sends");
-_Static_assert(offsetof(trihop_push_window_t, bytes) == 40 + 13 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, users) == 8 + 16 * 4 + 4 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, longest) == 8 + 16 * 4 + 20 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, bytes) == 8 + 16 * 4 + 21 * sizeof(size_t), "sends");
 
 static trihop_job_t *job;
 static trihop_stream_t *stream, *answers, *items;

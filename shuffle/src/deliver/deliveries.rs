@@ -16,8 +16,8 @@ use crate::error::Error;
 /// Longest wait of fewer records than `deliverq_threshold`.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Bytes that are not kept waiting for more.
-const MUCH_BYTES: usize = 64 << 10;
+/// Bytes that are not kept waiting for more, or half of the queue.
+const MUCH_BYTES: usize = 256 << 10;
 
 /// Records of another stream that a caller which waits for one of them takes at a time, by whole
 /// runs: what it waits for may be over behind them.
@@ -92,6 +92,7 @@ pub(super) struct Pending {
     /// It was told to.
     ended: bool,
     piece_records: usize,
+    piece_bytes: usize,
     threshold: usize,
 }
 
@@ -324,6 +325,7 @@ impl Pending {
             closed: false,
             ended: false,
             piece_records,
+            piece_bytes: MUCH_BYTES.min(options.shares().deliverq_bytes / 2),
             threshold: options.shim.deliverq_threshold,
         }
     }
@@ -349,7 +351,7 @@ impl Pending {
     pub fn is_much(&self) -> bool {
         let queue = &self.queue;
         queue.records() >= self.piece_records
-            || queue.bytes() >= MUCH_BYTES
+            || queue.bytes() >= self.piece_bytes
             || queue.is_blocked()
             || self.awaited > self.passed()
     }

@@ -111,15 +111,29 @@ impl PushWindow {
     /// Whether it took the item, which it does of the thread that it was granted.
     #[inline(always)] // so that an item's size is a constant of the copy
     pub(crate) fn push_by_lease(&self, target: u32, item: &[u8]) -> bool {
-        let entered = self.lease.enter::<Shipped>(this_thread());
-        entered.is_some() && self.push(target, item)
+        let Some(entered) = self.lease.enter::<Shipped>(this_thread()) else {
+            return false;
+        };
+        let is_pushed = self.push(target, item);
+        drop(entered);
+        if !is_pushed {
+            self.give_up();
+        }
+        is_pushed
     }
 
     /// As [`PushWindow::push_by_lease`], for a record.
     #[inline(always)] // part of every send
     pub(crate) fn send_by_lease(&self, target: u32, kind: u32, bytes: &[u8]) -> bool {
-        let entered = self.lease.enter::<Shipped>(this_thread());
-        entered.is_some() && self.send(target, kind, bytes)
+        let Some(entered) = self.lease.enter::<Shipped>(this_thread()) else {
+            return false;
+        };
+        let is_sent = self.send(target, kind, bytes);
+        drop(entered);
+        if !is_sent {
+            self.give_up();
+        }
+        is_sent
     }
 
     /// Whether it took the item.
@@ -198,7 +212,25 @@ impl PushWindow {
 
     #[cfg(test)]
     pub(crate) fn is_open(&self) -> bool {
-        self.left.load(Relaxed) > 0
+        self.left.load(Relaxed) > 0 && self.lease.is_held()
+    }
+
+    /// The calling thread sends through it no more, if it has the lease: who recalls that waits for
+    /// nothing then.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        self.lease.give_up::<Shipped>(this_thread());
+    }
+
+    /// Whether the thread that had it has [given it up](Self::give_up), or nobody ever had it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// Whether another thread than this has the lease, and how many it may push yet.
+    pub(crate) fn left_to_another(&self) -> Option<u32> {
+        let is_others = self.lease.is_with_another(this_thread());
+        is_others.then(|| self.left.load(Relaxed))
     }
 
     /// Ends the lease; whether another thread had it. What it has pushed can then be seen.

@@ -12,7 +12,7 @@ use trihop_transport::topology::Rank;
 use super::at_end::{self, AtEnd};
 use super::shared::SharedEngine;
 use super::thread::{
-    Delivering, DeliveryThread, Helper, Thread, close_behind_handler, is_in_handler, nap,
+    Delivering, DeliveryThread, Helper, Thread, give_up_behind_handler, is_in_handler, nap,
 };
 use super::usage::ThreadUse;
 use super::window::ThreadWindow;
@@ -545,7 +545,7 @@ impl Seating for Threaded {
         match is_in_handler() && !at_end::is_at_end() {
             true => {
                 engine.open_window(id, &of.window, Pushes::OfHandler);
-                close_behind_handler(engine);
+                give_up_behind_handler(&of.window);
             }
             false => engine.open_window(id, &of.window, pushes),
         }

@@ -68,7 +68,7 @@ impl SharedEngine {
             cores,
         } = started;
         Self {
-            turn: Monitor::new(Guarded::new(state, park)),
+            turn: Monitor::new(Guarded::new(state, park, cores >= THREADS.into())),
             doorbell,
             awake: Awake::new(cores, THREADS),
             failed: Flag::default(),
@@ -104,11 +104,6 @@ impl SharedEngine {
         }
         // What is pushed is to be sent on by age.
         self.wake_from(&mut turn, Sleep::Deep);
-    }
-
-    /// Nobody pushes without the turn any more.
-    pub fn close_window(&self) {
-        drop(self.take());
     }
 
     /// Looks at the state if it can be had soon, whatever has become of the job.

@@ -13,8 +13,8 @@ use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, TryLockError, mpsc, thread, thread_local};
 
 use super::seat::{Deliver, Threaded};
-use super::shared::SharedEngine;
 use super::usage::ThreadUse;
+use super::window::ThreadWindow;
 use crate::config::StreamOptions;
 use crate::deliver::{Chunk, Deliveries, Handover, NextDelivery, note_overfilled, take_overfilled};
 use crate::error::{Error, Result};
@@ -23,17 +23,17 @@ use crate::seat::Handle;
 thread_local! {
     /// What this thread hands to handlers.
     static SERVES: Cell<*const Deliveries> = const { Cell::new(ptr::null()) };
-    /// Jobs in which the handler that is being called may push without the turn.
-    static PUSHES_TO: RefCell<Vec<Arc<SharedEngine>>> = const { RefCell::new(Vec::new()) };
+    /// Windows through which the handler that is being called may push without the turn.
+    static PUSHES_BY: RefCell<Vec<Arc<ThreadWindow>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The handler that is being called on this thread may push to a stream of this job without the
-/// turn, until it returns: what is called next is bound by the ends of steps, as it is not.
-pub(crate) fn close_behind_handler(engine: &Arc<SharedEngine>) {
-    PUSHES_TO.with(|jobs| {
-        let mut jobs = jobs.borrow_mut();
-        if !jobs.iter().any(|job| Arc::ptr_eq(job, engine)) {
-            jobs.push(Arc::clone(engine));
+/// The handler that is being called on this thread may push by this window, until it returns: what
+/// is called next is bound by the ends of steps, as it is not.
+pub(crate) fn give_up_behind_handler(window: &Arc<ThreadWindow>) {
+    PUSHES_BY.with(|windows| {
+        let mut windows = windows.borrow_mut();
+        if !windows.iter().any(|open| Arc::ptr_eq(open, window)) {
+            windows.push(Arc::clone(window));
         }
     });
 }
@@ -353,8 +353,8 @@ impl Server {
         }
         streams.overfilled = take_overfilled();
         drop(streams);
-        while let Some(job) = PUSHES_TO.with(|jobs| jobs.borrow_mut().pop()) {
-            job.close_window();
+        while let Some(window) = PUSHES_BY.with(|windows| windows.borrow_mut().pop()) {
+            window.give_up();
         }
     }
 

@@ -104,6 +104,8 @@ pub(super) struct Guarded {
     pub yields: Yields,
     /// What one thread pushes through while nobody has the turn.
     pub window: Option<OpenWindow>,
+    /// Whether a thread that takes the turn has a core beside one that pushes.
+    pub has_cores: bool,
 }
 
 pub(super) struct OpenWindow {
@@ -113,7 +115,7 @@ pub(super) struct OpenWindow {
 }
 
 impl Guarded {
-    pub fn new(job: JobState, park: Park) -> Self {
+    pub fn new(job: JobState, park: Park, has_cores: bool) -> Self {
         Self {
             job,
             in_turn: InTurn::default(),
@@ -126,6 +128,7 @@ impl Guarded {
             looking: None,
             yields: Yields::default(),
             window: None,
+            has_cores,
         }
     }
 }
@@ -150,6 +153,9 @@ impl<'a> Turn<'a> {
 
     #[cold]
     fn close(&mut self, window: &OpenWindow) {
+        if self.0.has_cores {
+            window.of.wait_for_holder();
+        }
         let pushed = window.of.close();
         // What shuts a stream down has closed its window before: it is there.
         if let Ok(out) = self.0.job.engine.out(window.id) {

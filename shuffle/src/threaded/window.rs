@@ -2,29 +2,39 @@
 // They come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 
+use std::cell::Cell;
 use std::ops::RangeInclusive;
+use std::ptr;
+use std::time::{Duration, Instant};
 
-use trihop_transport::park::{can_lease, this_thread};
-use trihop_transport::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use trihop_transport::park::can_lease;
+use trihop_transport::sync::{AtomicU32, Ordering::Relaxed, thread_local};
 
 use crate::engine::outbound::{Outbound, Pushes};
 use crate::queue::window::{PushWindow, Pushed};
 
 /// How often in a row a thread has to want a window: twice, and twice as often each time that it
 /// did not pay.
-const PATIENCE: RangeInclusive<u32> = 2..=1 << 16;
+const PATIENCE: RangeInclusive<u32> = 2..=1 << 12;
 
 /// Pushes that pay for a window which another thread has recalled, by a fence on all processors:
 /// some microseconds, where a push saves some ten nanoseconds.
 const PAYS: u32 = 256;
 
+/// How long a thread that takes the turn waits at most for one that goes on pushing.
+const LONGEST_BURST: Duration = Duration::from_micros(20);
+
+/// How often it looks: each look takes the window's line from who pushes.
+const LOOK_EVERY: Duration = Duration::from_nanos(500);
+
+thread_local! {
+    /// The window that this thread wanted last, only to be compared, and how often in a row.
+    static WANTED: Cell<(*const ThreadWindow, u32)> = const { Cell::new((ptr::null(), 0)) };
+}
+
 /// A stream's view of its open runs, for one thread at a time.
 pub(super) struct ThreadWindow {
     window: PushWindow,
-    /// The thread that wanted it last, and how often in a row. Threads that want it at once may
-    /// spoil these, and then it is opened somewhat earlier or later.
-    wanted_by: AtomicUsize,
-    times: AtomicU32,
     patience: AtomicU32,
     /// Pushes since another thread has recalled it.
     paid: AtomicU32,
@@ -39,8 +49,6 @@ impl ThreadWindow {
         };
         Self {
             window: PushWindow::of_threads(),
-            wanted_by: AtomicUsize::new(0),
-            times: AtomicU32::new(0),
             patience: AtomicU32::new(patience),
             paid: AtomicU32::new(0),
         }
@@ -66,17 +74,19 @@ impl ThreadWindow {
     /// A push of this thread needed the turn: whether it has wanted the window often enough.
     #[inline]
     pub fn want(&self) -> bool {
-        let thread = this_thread();
-        let times = match self.wanted_by.load(Relaxed) == thread {
-            true => self.times.load(Relaxed).saturating_add(1),
-            false => {
-                self.wanted_by.store(thread, Relaxed);
-                1
-            }
-        };
-        self.times.store(times, Relaxed);
         let patience = self.patience.load(Relaxed);
-        times >= patience && patience != u32::MAX
+        WANTED.with(|wanted| {
+            let here = ptr::from_ref(self);
+            let times = match wanted.get() {
+                (last, times) if last == here => times.saturating_add(1),
+                _ => 1,
+            };
+            let is_enough = times >= patience && patience != u32::MAX;
+            // Where windows pay, each push that needs the turn opens one from then on.
+            let begins_anew = is_enough && patience > *PATIENCE.start();
+            wanted.set((here, if begins_anew { 0 } else { times }));
+            is_enough
+        })
     }
 
     /// Opens it for this thread, which has the turn; whether it did.
@@ -84,16 +94,51 @@ impl ThreadWindow {
         let is_open = self.window.grant() && out.open_window(&self.window, pushes);
         if !is_open {
             self.window.recall();
-            self.note(0, false);
+            if !out.is_almost_due() {
+                self.note(0, false);
+            }
         }
         is_open
     }
 
+    /// Waits for a thread that goes on pushing, until it needs the turn itself: it gives the window
+    /// up then, and nothing has to be recalled. By who has the turn, and a core beside that thread.
+    pub fn wait_for_holder(&self) {
+        let Some(mut left) = self.window.left_to_another() else {
+            return;
+        };
+        let begun = Instant::now();
+        let mut look = begun + LOOK_EVERY;
+        loop {
+            std::hint::spin_loop();
+            let now = Instant::now();
+            if now < look {
+                continue;
+            }
+            look = now + LOOK_EVERY;
+            match self.window.left_to_another() {
+                Some(now_left) if now_left != left && now - begun < LONGEST_BURST => {
+                    left = now_left;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The calling thread pushes through it no more, if it does.
+    pub fn give_up(&self) {
+        self.window.give_up();
+    }
+
     /// Closes it, by who has the turn; what has gone through it.
     pub fn close(&self) -> Pushed {
+        // By a push that needs the turn: that says nothing against the window.
+        let is_given_up = self.window.is_given_up();
         let is_others = self.window.recall();
         let pushed = self.window.close();
-        self.note(pushed.count, is_others);
+        if pushed.count > 0 || !is_given_up {
+            self.note(pushed.count, is_others);
+        }
         pushed
     }
 
@@ -107,7 +152,6 @@ impl ThreadWindow {
         } else if is_recalled || pushed == 0 {
             let twice = self.patience.load(Relaxed).saturating_mul(2);
             self.patience.store(twice.min(*PATIENCE.end()), Relaxed);
-            self.times.store(0, Relaxed);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ring::{Orderings, Shipped};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence_everywhere, fence_here, sleep, thread};
 
-/// Holder of a lease that nobody has: no thread's number.
+/// Holder of a lease that nobody has: no thread's number, which is a multiple of [`USERS`].
 const NOBODY: usize = 1;
 
 /// How often a recall looks before it sleeps in between.
@@ -18,7 +18,10 @@ const LOOKS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Threads that can have a lease, one after the other, as long as it is there.
-const USERS: usize = 8;
+const USERS: usize = 16;
+
+/// Of a holder, the bits that say which of them it is.
+const PLACE: usize = USERS - 1;
 
 /// The right of one thread to use something of which another one may take the turn at any time.
 ///
@@ -27,14 +30,14 @@ const USERS: usize = 8;
 /// one thread uses thousands of times while nobody else wants it.
 ///
 /// A thread may be stopped in front of the store by which it says that it uses the lease, and go on
-/// when others have it. So each has a word of its own for that, which no other thread ever writes;
-/// a thread whose word another one had before gets no lease.
+/// when others have it. So each has a word of its own for that, which no other thread ever writes.
+/// There are words for 16 threads; those that come later get no lease.
 ///
 /// `trihop.h` has the code of a use, and so this layout.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lease {
-    /// The thread that has it.
+    /// The thread that has it, and in the bits of [`PLACE`] which word is that thread's.
     holder: AtomicUsize,
     /// A thread is using it, by the thread's place.
     in_use: [AtomicU32; USERS],
@@ -47,8 +50,8 @@ pub struct Lease {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Lease, holder) == 0 && offset_of!(Lease, in_use) == size_of::<usize>());
-    assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 8);
-    assert!(size_of::<Lease>() == 9 * size_of::<usize>() + 4 * USERS);
+    assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 16);
+    assert!(size_of::<Lease>() == 17 * size_of::<usize>() + 4 * USERS);
 };
 
 /// A use of a lease, until it is dropped.
@@ -56,12 +59,6 @@ const _: () = {
 pub struct LeaseUse<'a, O: Orderings = Shipped> {
     word: &'a AtomicU32,
     orderings: PhantomData<O>,
-}
-
-/// Control blocks of threads lie in pages of their own, mostly one stack and one guard page apart.
-#[inline(always)] // part of every push
-fn place_of(thread: usize) -> usize {
-    ((thread >> 12) ^ (thread >> 16) ^ (thread >> 21)) % USERS
 }
 
 impl Lease {
@@ -86,23 +83,29 @@ impl Lease {
     /// `thread`, which is the caller's, has it from now on, if it can. With the turn, while nobody
     /// has the lease.
     pub fn grant(&self, thread: usize) -> bool {
-        let user = &self.users[place_of(thread)];
-        match user.load(Ordering::Relaxed) {
-            NOBODY => user.store(thread, Ordering::Relaxed),
-            known if known == thread => {}
-            _ => return false,
+        if thread & PLACE != 0 {
+            return false; // control blocks are aligned, where their ABI is what it is here
         }
-        self.holder.store(thread, Ordering::Relaxed);
+        let is_of = |whose: usize| {
+            let users = &mut self.users.iter();
+            users.position(|user| user.load(Ordering::Relaxed) == whose)
+        };
+        let Some(place) = is_of(thread).or_else(|| is_of(NOBODY)) else {
+            return false;
+        };
+        self.users[place].store(thread, Ordering::Relaxed);
+        self.holder.store(thread | place, Ordering::Relaxed);
         true
     }
 
     /// Begins a use, if `thread`, which is the caller's, has the lease. One at a time.
     #[inline(always)] // part of every push
     pub fn enter<O: Orderings>(&self, thread: usize) -> Option<LeaseUse<'_, O>> {
-        if self.holder.load(Ordering::Relaxed) != thread {
+        let holder = self.holder.load(Ordering::Relaxed);
+        if holder & !PLACE != thread {
             return None;
         }
-        let word = &self.in_use[place_of(thread)];
+        let word = &self.in_use[holder & PLACE];
         word.store(1, Ordering::Relaxed);
         // Pairs with the fence of `recall`: either that sees the use, or this sees the recall.
         fence_here(O::LEASE_ENTER_FENCE);
@@ -110,22 +113,46 @@ impl Lease {
             word,
             orderings: PhantomData,
         };
-        (self.holder.load(Ordering::Relaxed) == thread).then_some(entered)
+        (self.holder.load(Ordering::Relaxed) == holder).then_some(entered)
+    }
+
+    /// `thread`, which is the caller's and in no use, needs it no more: who recalls it has nothing
+    /// to wait for then.
+    #[inline]
+    pub fn give_up<O: Orderings>(&self, thread: usize) {
+        let holder = self.holder.load(Ordering::Relaxed);
+        if holder & !PLACE == thread {
+            // It may be recalled in between, and another's by then.
+            let (gives, fails) = (O::LEASE_GIVE_UP, Ordering::Relaxed);
+            let _ = (self.holder).compare_exchange(holder, NOBODY, gives, fails);
+        }
+    }
+
+    /// Whether a thread has it, or it is not needed.
+    pub fn is_held(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Whether a thread has it that is not this one.
+    #[inline]
+    pub fn is_with_another(&self, thread: usize) -> bool {
+        let holder = self.holder.load(Ordering::Relaxed);
+        holder != NOBODY && holder & !PLACE != thread
     }
 
     /// Takes it back, and waits for the end of a use that is under way. With the turn; `thread` is
     /// the caller's. Whether another thread had it.
     pub fn recall<O: Orderings>(&self, thread: usize) -> bool {
-        let holder = self.holder.load(Ordering::Relaxed);
+        let holder = self.holder.load(O::LEASE_GIVEN_UP);
         self.holder.store(NOBODY, Ordering::Relaxed);
-        if holder == thread || holder == NOBODY {
+        if holder & !PLACE == thread || holder == NOBODY {
             return false;
         }
         // Pairs with the fence of `enter`.
         fence_everywhere(O::LEASE_RECALL_FENCE);
         let mut looks = 0;
         // Pairs with the end of a use: what that has changed is seen.
-        while self.in_use[place_of(holder)].load(O::LEASE_LOOK) != 0 {
+        while self.in_use[holder & PLACE].load(O::LEASE_LOOK) != 0 {
             looks += 1;
             if looks < LOOKS {
                 thread::yield_now();
@@ -197,8 +224,12 @@ mod number {
 
     pub(super) const ARE_KNOWN: bool = true;
 
+    /// Aligned as control blocks of threads are.
+    #[repr(align(64))]
+    struct Block;
+
     thread_local! {
-        static HERE: Box<u8> = Box::new(0);
+        static HERE: Box<(Block, u8)> = Box::new((Block, 0));
     }
 
     /// All threads of a model are one of the kernel's.
@@ -215,6 +246,8 @@ pub fn can_lease() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr;
+
     use super::*;
     use crate::sync::{AtomicU64, Mutex};
 
@@ -224,7 +257,7 @@ mod tests {
             eprintln!("skipped: no leases on this machine");
             return;
         }
-        let (one, other, third) = (8 << 12, 9 << 12, (8 << 12) + 8);
+        let (one, other) = (8 << 12, 9 << 12);
         let lease = Lease::of_nobody();
         assert!(lease.enter::<Shipped>(one).is_none());
         assert!(lease.grant(one));
@@ -236,10 +269,51 @@ mod tests {
         assert!(lease.recall::<Shipped>(other));
         assert!(lease.enter::<Shipped>(one).is_none());
         assert!(!lease.recall::<Shipped>(other), "nobody has it");
-        assert!(!lease.grant(third), "another thread had its word");
         assert!(lease.grant(other) && lease.enter::<Shipped>(other).is_some());
         assert!(lease.recall::<Shipped>(one) && lease.grant(one));
         assert!(lease.enter::<Shipped>(one).is_some(), "a recall is over");
+    }
+
+    #[test]
+    fn each_of_some_threads_has_a_word_of_its_own() {
+        if !can_lease() {
+            eprintln!("skipped: no leases on this machine");
+            return;
+        }
+        let lease = Lease::of_nobody();
+        let number = |thread: usize| thread << 6;
+        assert!(!lease.grant(number(1) + 8), "no control block lies there");
+        for thread in 1..=USERS {
+            assert!(lease.grant(number(thread)));
+            let entered = lease.enter::<Shipped>(number(thread)).unwrap();
+            let word = entered.word;
+            let at = lease.in_use.iter().position(|of| ptr::eq(of, word));
+            assert_eq!(at, Some(thread - 1));
+            drop(entered);
+            assert!(lease.recall::<Shipped>(number(thread + 1)));
+        }
+        assert!(!lease.grant(number(USERS + 1)), "there are no more");
+        assert!(lease.grant(number(2)) && lease.enter::<Shipped>(number(2)).is_some());
+    }
+
+    #[test]
+    fn what_is_given_up_need_not_be_recalled() {
+        if !can_lease() {
+            eprintln!("skipped: no leases on this machine");
+            return;
+        }
+        let (one, other) = (8 << 12, 9 << 12);
+        let lease = Lease::of_nobody();
+        assert!(lease.grant(one) && lease.is_with_another(other) && !lease.is_with_another(one));
+        lease.give_up::<Shipped>(other);
+        assert!(lease.is_held() && lease.enter::<Shipped>(one).is_some());
+        lease.give_up::<Shipped>(one);
+        assert!(!lease.is_held() && !lease.is_with_another(other));
+        assert!(lease.enter::<Shipped>(one).is_none());
+        assert!(!lease.recall::<Shipped>(other));
+        assert!(lease.grant(other));
+        lease.give_up::<Shipped>(one);
+        assert!(lease.enter::<Shipped>(other).is_some());
     }
 
     #[test]
@@ -271,7 +345,7 @@ mod tests {
         let added = AtomicU64::new(0);
         let work = || {
             let (me, mut mine) = (this_thread(), 0);
-            for _ in 0..TURNS {
+            for turns in 0..TURNS {
                 let held = turn.lock().expect("nobody panics");
                 lease.recall::<Shipped>(me);
                 add();
@@ -283,6 +357,9 @@ mod tests {
                         add();
                         mine += 1;
                     }
+                }
+                if turns % 3 > 0 {
+                    lease.give_up::<Shipped>(me);
                 }
             }
             added.fetch_add(mine, Ordering::Relaxed);

@@ -166,6 +166,11 @@ pub trait Orderings {
     const LEASE_RECALL_FENCE: Ordering = Ordering::SeqCst;
     /// End of a use of a lease. Partner: [`LEASE_LOOK`](Self::LEASE_LOOK).
     const LEASE_LEAVE: Ordering = Ordering::Release;
+    /// A lease that its holder gives up. Partner: [`LEASE_GIVEN_UP`](Self::LEASE_GIVEN_UP).
+    const LEASE_GIVE_UP: Ordering = Ordering::Release;
+    /// Who recalls looks whether it was given up. Partner:
+    /// [`LEASE_GIVE_UP`](Self::LEASE_GIVE_UP).
+    const LEASE_GIVEN_UP: Ordering = Ordering::Acquire;
     /// Look for a use of a lease that is recalled. Partner: [`LEASE_LEAVE`](Self::LEASE_LEAVE).
     const LEASE_LOOK: Ordering = Ordering::Acquire;
     /// Showing where a value of a node's book lies, after the value. Partner:

@@ -50,6 +50,11 @@ impl Outbound {
         most > 0
     }
 
+    /// Whether a view takes nothing only because progress is due behind the next call.
+    pub fn is_almost_due(&self) -> bool {
+        self.calls >= CALLS_PER_ROUND - 1
+    }
+
     /// Counts what has gone through a view.
     pub fn note_pushed(&mut self, pushed: Pushed, pushes: Pushes) {
         if pushes != Pushes::OfHandler {

@@ -127,6 +127,10 @@ fn pushes_without_the_turn_are_there_for_every_other_call() {
         sum.load(Ordering::Relaxed) == pushed + 101
     });
     stream.push(Rank(0), 1).unwrap();
+    // Who needs the turn for a push lets others have it at once.
+    push_until_open(&stream);
+    assert!(!stream.handle.push_here(Rank(1), &[0; 8]));
+    assert!(!Threaded::window(&stream.handle.of).is_open());
     assert!(stream.push(Rank(1), 0).is_err(), "no such rank");
     push_until_open(&stream);
     job.shutdown().unwrap();
@@ -248,18 +252,18 @@ fn records_of_many_threads_arrive_each_in_order_and_once() {
         })
         .open()
         .unwrap();
-    let without = Arc::new(AtomicU64::new(0));
+    let without = [(); THREADS as usize].map(|()| AtomicU64::new(0));
     let send = |shuffle: &Shuffle, of: u64, number: u64| {
         let record = record_of(number);
         match shuffle.handle.send_here(Rank(0), of as u32, &record) {
-            true => drop(without.fetch_add(1, Ordering::Relaxed)),
+            true => drop(without[of as usize].fetch_add(1, Ordering::Relaxed)),
             false => shuffle.send(Rank(0), of as u32, &record).unwrap(),
         }
     };
     // One alone, then all at once.
     (0..RECORDS).for_each(|number| send(&shuffle, 0, number));
     assert_eq!(shuffle.stats().unwrap().sent, RECORDS);
-    let alone = without.load(Ordering::Relaxed);
+    let alone = without[0].load(Ordering::Relaxed);
     let may = trihop_transport::park::can_lease();
     assert_eq!(alone > 0, may, "{alone} without the turn");
     thread::scope(|scope| {
@@ -279,6 +283,11 @@ fn records_of_many_threads_arrive_each_in_order_and_once() {
     shuffle.fence().unwrap();
     let heard = *last.lock().unwrap();
     assert_eq!(heard, [2 * RECORDS, RECORDS, RECORDS]);
+    for without in without {
+        // By turns, whatever control blocks they have.
+        let without = without.into_inner();
+        assert_eq!(without > 0, may, "{without} of a thread without the turn");
+    }
     let stats = shuffle.stats().unwrap();
     let bytes = |records: u64| (0..records).map(|number| record_of(number).len() as u64);
     let wanted: u64 = heard.iter().flat_map(|&records| bytes(records)).sum();
