@@ -61,8 +61,8 @@ typedef struct trihop_push_window_t {
   unsigned char *memory;
   size_t item_bytes; // of records SIZE_MAX / 2
   size_t holder; // 0: of an inline job, nobody else is there
-  uint32_t in_use[16];
-  size_t users[16];
+  uint32_t in_use[64];
+  size_t users[64];
   size_t longest; // record
   size_t bytes;   // of records that it took
 } trihop_push_window_t;
@@ -86,6 +86,13 @@ typedef struct trihop_conveyor_windows_t {
   trihop_pull_window_t pull;
 } trihop_conveyor_windows_t;
 
+// Others look how many are left, without using the window.
+#ifdef __GNUC__
+#define TRIHOP_SET_LEFT(window, value) __atomic_store_n(&(window)->left, value, __ATOMIC_RELAXED)
+#else
+#define TRIHOP_SET_LEFT(window, value) ((window)->left = (value))
+#endif
+
 // So many bytes more of the run for a rank, or NULL, from a window that nobody else uses meanwhile.
 TRIHOP_IN_HEADER unsigned char *trihop_take_alone(trihop_push_window_t *window, uint32_t target,
                                                   size_t bytes) {
@@ -100,7 +107,7 @@ TRIHOP_IN_HEADER unsigned char *trihop_take_alone(trihop_push_window_t *window, 
   place = window->memory + run->start + run->used;
   run->used = TRIHOP_AS(uint16_t, run->used + bytes);
   run->count++;
-  window->left--;
+  TRIHOP_SET_LEFT(window, window->left - 1);
   return place;
 }
 
@@ -165,10 +172,10 @@ TRIHOP_IN_HEADER uint32_t *trihop_enter_window(trihop_push_window_t *window) {
   size_t holder = __atomic_load_n(&window->holder, __ATOMIC_RELAXED);
   uint32_t *in_use;
 
-  // The number of a thread ends in four bits that are 0: in its place they say which word it has.
-  if ((holder & ~TRIHOP_AS(size_t, 15)) != trihop_this_thread())
+  // The lowest bits say which word this thread has.
+  if (holder >> 8 != trihop_this_thread())
     return NULL;
-  in_use = &window->in_use[holder & 15];
+  in_use = &window->in_use[holder % 64];
   __atomic_store_n(in_use, 1, __ATOMIC_RELAXED);
   // An order for the compiler: a thread that recalls the window has a fence on all processors.
   __atomic_signal_fence(__ATOMIC_SEQ_CST);

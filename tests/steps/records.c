@@ -20,9 +20,9 @@
 #define LONGEST 9000
 
 /* What src/capi and shuffle/src/queue/window.rs say of them. */
-_Static_assert(offsetof(trihop_push_window_t, users) == 8 + 16 * 4 + 4 * sizeof(size_t), "sends");
-_Static_assert(offsetof(trihop_push_window_t, longest) == 8 + 16 * 4 + 20 * sizeof(size_t), "sends");
-_Static_assert(offsetof(trihop_push_window_t, bytes) == 8 + 16 * 4 + 21 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, users) == 8 + 64 * 4 + 4 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, longest) == 8 + 64 * 4 + 68 * sizeof(size_t), "sends");
+_Static_assert(offsetof(trihop_push_window_t, bytes) == 8 + 64 * 4 + 69 * sizeof(size_t), "sends");
 
 static trihop_job_t *job;
 static trihop_stream_t *stream, *answers, *items;
@@ -77,11 +77,11 @@ static void check_next(uint64_t *next, const trihop_message_t *record)
         fail("a record that is not the next of its source", number, record->source);
 }
 
-static int is_open(const trihop_stream_t *of)
+static uint32_t left_of(const trihop_stream_t *of)
 {
     const trihop_push_window_t *window = ((const trihop_stream_windows_t *)(const void *)of)->push;
 
-    return window != NULL && window->left > 0;
+    return window != NULL ? window->left : 0;
 }
 
 static void on_answers(void *context, const trihop_message_t *record)
@@ -98,7 +98,7 @@ static void on_records(void *context, const trihop_message_t *record)
     __atomic_fetch_add(&came, 1, __ATOMIC_RELAXED);
     for (int times = 0; times < 2; times++) {
         uint64_t number = answered[record->source]++;
-        int was_open = is_open(answers);
+        uint32_t left;
 
         switch (answers_sent++ % 16) {
         case 0:
@@ -109,8 +109,9 @@ static void on_records(void *context, const trihop_message_t *record)
             EQUAL(trihop_stream_send(answers, rank, 0, NULL, 1), TRIHOP_ERR_INVALID_ARGUMENT);
             /* Falls through. */
         default:
-            answers_without_calls += was_open && is_open(answers);
+            left = is_inline ? left_of(answers) : 0;
             OK(trihop_stream_send(answers, record->source, kind_of(number), bytes_for(1, number), length_of(number)));
+            answers_without_calls += left > 0 && left_of(answers) == left - 1;
         }
     }
 }

@@ -35,7 +35,8 @@ pub(crate) struct Pushed {
 /// state of the job, or while a handler runs that has that: who uses it closes the view first, and
 /// so nobody else has the runs meanwhile. Of a job with threads, one of them has it by a lease.
 ///
-/// Its words are atomic only for the compiler: nobody uses them at the same time as another.
+/// Its words are atomic only for the compiler: nobody uses them at the same time as another, but
+/// that others look how many pushes are left, and who has the lease.
 ///
 /// `trihop.h` has the code of a push and of a send too, so that programs have the fields, but the
 /// last, compiled into them: for another layout, a stream needs another window, and never opens
@@ -130,7 +131,7 @@ impl PushWindow {
         };
         let is_sent = self.send(target, kind, bytes);
         drop(entered);
-        if !is_sent {
+        if !is_sent && bytes.len() <= self.longest() {
             self.give_up();
         }
         is_sent
@@ -220,6 +221,12 @@ impl PushWindow {
     #[cold]
     pub(crate) fn give_up(&self) {
         self.lease.give_up::<Shipped>(this_thread());
+    }
+
+    /// Whether the calling thread has the lease, and has sent nothing through it so far.
+    pub(crate) fn is_unused_here(&self) -> bool {
+        let is_here = self.lease.is_with(this_thread());
+        is_here && self.left.load(Relaxed) == self.opened_for.load(Relaxed)
     }
 
     /// Whether the thread that had it has [given it up](Self::give_up), or nobody ever had it.

@@ -67,10 +67,14 @@ impl SharedEngine {
             doorbell,
             cores,
         } = started;
+        let awake = Awake::new(cores, THREADS);
+        // A model's threads do not wait by the clock.
+        let is_model = cfg!(any(trihop_loom, trihop_shuttle));
+        let has_cores = awake.has_core_for_each() && !is_model;
         Self {
-            turn: Monitor::new(Guarded::new(state, park, cores >= THREADS.into())),
+            turn: Monitor::new(Guarded::new(state, park, has_cores)),
             doorbell,
-            awake: Awake::new(cores, THREADS),
+            awake,
             failed: Flag::default(),
             stopping: Flag::default(),
             at_ends: AtEnds::default(),

@@ -38,6 +38,13 @@ pub(crate) fn give_up_behind_handler(window: &Arc<ThreadWindow>) {
     });
 }
 
+/// What a handler has pushed by, it pushes by no more.
+fn end_windows() {
+    while let Some(window) = PUSHES_BY.with(|windows| windows.borrow_mut().pop()) {
+        window.end_handler();
+    }
+}
+
 /// Whether the caller is a handler, or called as one is.
 pub(crate) fn is_in_handler() -> bool {
     SERVES.with(|serves| !serves.get().is_null())
@@ -353,9 +360,7 @@ impl Server {
         }
         streams.overfilled = take_overfilled();
         drop(streams);
-        while let Some(window) = PUSHES_BY.with(|windows| windows.borrow_mut().pop()) {
-            window.give_up();
-        }
+        end_windows();
     }
 
     /// Drops the handler of a stream.
@@ -366,7 +371,9 @@ impl Server {
         drop(streams);
         let name = served.as_ref().map(|served| served.name.clone());
         // It may own anything, and the thread goes on.
-        if catch_unwind(AssertUnwindSafe(|| drop(served))).is_err() {
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(served)));
+        end_windows();
+        if dropped.is_err() {
             tracing::error!(
                 stream = name,
                 "what the handler owned panics as it is dropped"

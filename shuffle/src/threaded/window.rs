@@ -27,6 +27,9 @@ const LONGEST_BURST: Duration = Duration::from_micros(20);
 /// How often it looks: each look takes the window's line from who pushes.
 const LOOK_EVERY: Duration = Duration::from_nanos(500);
 
+/// Times of a thread that can have no window of this stream.
+const NEVER: u32 = u32::MAX;
+
 thread_local! {
     /// The window that this thread wanted last, only to be compared, and how often in a row.
     static WANTED: Cell<(*const ThreadWindow, u32)> = const { Cell::new((ptr::null(), 0)) };
@@ -78,7 +81,8 @@ impl ThreadWindow {
         WANTED.with(|wanted| {
             let here = ptr::from_ref(self);
             let times = match wanted.get() {
-                (last, times) if last == here => times.saturating_add(1),
+                (last, NEVER) if last == here => return false,
+                (last, times) if last == here => (times + 1).min(NEVER - 1),
                 _ => 1,
             };
             let is_enough = times >= patience && patience != u32::MAX;
@@ -91,10 +95,14 @@ impl ThreadWindow {
 
     /// Opens it for this thread, which has the turn; whether it did.
     pub fn open(&self, out: &mut Outbound, pushes: Pushes) -> bool {
-        let is_open = self.window.grant() && out.open_window(&self.window, pushes);
+        if !self.window.grant() {
+            WANTED.with(|wanted| wanted.set((ptr::from_ref(self), NEVER)));
+            return false;
+        }
+        let is_open = out.open_window(&self.window, pushes);
         if !is_open {
             self.window.recall();
-            if !out.is_almost_due() {
+            if pushes != Pushes::Paced || !out.is_almost_due() {
                 self.note(0, false);
             }
         }
@@ -125,14 +133,18 @@ impl ThreadWindow {
         }
     }
 
-    /// The calling thread pushes through it no more, if it does.
-    pub fn give_up(&self) {
+    /// A handler has returned, whose thread pushes through it no more.
+    pub fn end_handler(&self) {
+        if self.window.is_unused_here() {
+            self.note(0, false); // it has pushed less than it seemed
+        }
         self.window.give_up();
     }
 
     /// Closes it, by who has the turn; what has gone through it.
     pub fn close(&self) -> Pushed {
-        // By a push that needs the turn: that says nothing against the window.
+        // By a push that needs the turn, since its run is full, or new: that says nothing against the
+        // window. What a handler has given up was noted then.
         let is_given_up = self.window.is_given_up();
         let is_others = self.window.recall();
         let pushed = self.window.close();
@@ -143,7 +155,7 @@ impl ThreadWindow {
     }
 
     /// So many were pushed through it, and whether another thread has recalled it. By who has the
-    /// turn.
+    /// turn, or had the lease: where two note at once, one is forgotten.
     fn note(&self, pushed: u32, is_recalled: bool) {
         let paid = self.paid.load(Relaxed).saturating_add(pushed);
         self.paid.store(if is_recalled { 0 } else { paid }, Relaxed);

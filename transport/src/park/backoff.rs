@@ -60,6 +60,11 @@ impl Awake {
         }
     }
 
+    /// Whether each of the threads has a core of its own.
+    pub fn has_core_for_each(&self) -> bool {
+        !self.spin.is_zero()
+    }
+
     /// Where sleeps are short it stays awake for longer the next time, so that nobody has to be
     /// woken for what comes soon: for threads that have nothing else to do until it does.
     pub fn learning(self) -> Self {

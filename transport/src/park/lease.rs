@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ring::{Orderings, Shipped};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, fence_everywhere, fence_here, sleep, thread};
 
-/// Holder of a lease that nobody has: no thread's number, which is a multiple of [`USERS`].
+/// Holder of a lease that nobody has: no thread's, whose number is not 0.
 const NOBODY: usize = 1;
 
 /// How often a recall looks before it sleeps in between.
@@ -18,10 +18,11 @@ const LOOKS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Threads that can have a lease, one after the other, as long as it is there.
-const USERS: usize = 16;
+const USERS: usize = 64;
 
-/// Of a holder, the bits that say which of them it is.
-const PLACE: usize = USERS - 1;
+/// Of a holder, the lowest bits say which of them it is, the others the number of the thread.
+const PLACE_BITS: u32 = 8;
+const PLACE: usize = (1 << PLACE_BITS) - 1;
 
 /// The right of one thread to use something of which another one may take the turn at any time.
 ///
@@ -31,13 +32,13 @@ const PLACE: usize = USERS - 1;
 ///
 /// A thread may be stopped in front of the store by which it says that it uses the lease, and go on
 /// when others have it. So each has a word of its own for that, which no other thread ever writes.
-/// There are words for 16 threads; those that come later get no lease.
+/// There are words for 64 threads; those that come later get no lease.
 ///
 /// `trihop.h` has the code of a use, and so this layout.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lease {
-    /// The thread that has it, and in the bits of [`PLACE`] which word is that thread's.
+    /// The thread that has it, and in the lowest bits which word is that thread's.
     holder: AtomicUsize,
     /// A thread is using it, by the thread's place.
     in_use: [AtomicU32; USERS],
@@ -50,8 +51,8 @@ pub struct Lease {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Lease, holder) == 0 && offset_of!(Lease, in_use) == size_of::<usize>());
-    assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 16);
-    assert!(size_of::<Lease>() == 17 * size_of::<usize>() + 4 * USERS);
+    assert!(offset_of!(Lease, users) == size_of::<usize>() + 4 * USERS && USERS == 64);
+    assert!(size_of::<Lease>() == 65 * size_of::<usize>() + 4 * USERS && PLACE_BITS == 8);
 };
 
 /// A use of a lease, until it is dropped.
@@ -83,8 +84,8 @@ impl Lease {
     /// `thread`, which is the caller's, has it from now on, if it can. With the turn, while nobody
     /// has the lease.
     pub fn grant(&self, thread: usize) -> bool {
-        if thread & PLACE != 0 {
-            return false; // control blocks are aligned, where their ABI is what it is here
+        if thread.leading_zeros() < PLACE_BITS {
+            return false; // no address of a program is so high, where threads have numbers
         }
         let is_of = |whose: usize| {
             let users = &mut self.users.iter();
@@ -94,7 +95,7 @@ impl Lease {
             return false;
         };
         self.users[place].store(thread, Ordering::Relaxed);
-        self.holder.store(thread | place, Ordering::Relaxed);
+        (self.holder).store(thread << PLACE_BITS | place, Ordering::Relaxed);
         true
     }
 
@@ -102,7 +103,7 @@ impl Lease {
     #[inline(always)] // part of every push
     pub fn enter<O: Orderings>(&self, thread: usize) -> Option<LeaseUse<'_, O>> {
         let holder = self.holder.load(Ordering::Relaxed);
-        if holder & !PLACE != thread {
+        if holder >> PLACE_BITS != thread {
             return None;
         }
         let word = &self.in_use[holder & PLACE];
@@ -121,7 +122,7 @@ impl Lease {
     #[inline]
     pub fn give_up<O: Orderings>(&self, thread: usize) {
         let holder = self.holder.load(Ordering::Relaxed);
-        if holder & !PLACE == thread {
+        if holder >> PLACE_BITS == thread {
             // It may be recalled in between, and another's by then.
             let (gives, fails) = (O::LEASE_GIVE_UP, Ordering::Relaxed);
             let _ = (self.holder).compare_exchange(holder, NOBODY, gives, fails);
@@ -133,11 +134,16 @@ impl Lease {
         self.holder.load(Ordering::Relaxed) != NOBODY
     }
 
+    /// Whether this thread has it.
+    pub fn is_with(&self, thread: usize) -> bool {
+        self.holder.load(Ordering::Relaxed) >> PLACE_BITS == thread
+    }
+
     /// Whether a thread has it that is not this one.
     #[inline]
     pub fn is_with_another(&self, thread: usize) -> bool {
         let holder = self.holder.load(Ordering::Relaxed);
-        holder != NOBODY && holder & !PLACE != thread
+        holder != NOBODY && holder >> PLACE_BITS != thread
     }
 
     /// Takes it back, and waits for the end of a use that is under way. With the turn; `thread` is
@@ -145,7 +151,7 @@ impl Lease {
     pub fn recall<O: Orderings>(&self, thread: usize) -> bool {
         let holder = self.holder.load(O::LEASE_GIVEN_UP);
         self.holder.store(NOBODY, Ordering::Relaxed);
-        if holder & !PLACE == thread || holder == NOBODY {
+        if holder >> PLACE_BITS == thread || holder == NOBODY {
             return false;
         }
         // Pairs with the fence of `enter`.
@@ -224,12 +230,8 @@ mod number {
 
     pub(super) const ARE_KNOWN: bool = true;
 
-    /// Aligned as control blocks of threads are.
-    #[repr(align(64))]
-    struct Block;
-
     thread_local! {
-        static HERE: Box<(Block, u8)> = Box::new((Block, 0));
+        static HERE: Box<u8> = Box::new(0);
     }
 
     /// All threads of a model are one of the kernel's.
@@ -282,7 +284,7 @@ mod tests {
         }
         let lease = Lease::of_nobody();
         let number = |thread: usize| thread << 6;
-        assert!(!lease.grant(number(1) + 8), "no control block lies there");
+        assert!(!lease.grant(usize::MAX), "no control block lies there");
         for thread in 1..=USERS {
             assert!(lease.grant(number(thread)));
             let entered = lease.enter::<Shipped>(number(thread)).unwrap();

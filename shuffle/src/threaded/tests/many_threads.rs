@@ -349,3 +349,31 @@ fn records_of_handlers_go_without_the_turn_until_they_return() {
     drop((asked, values, own));
     job.shutdown().unwrap();
 }
+
+/// One answer at a time: the window that is opened behind it takes nothing.
+#[test]
+fn handlers_that_send_once_open_windows_less_and_less() {
+    if !trihop_transport::park::can_lease() {
+        eprintln!("skipped: no leases on this machine");
+        return;
+    }
+    let job = job();
+    let (answers, sum) = adding(&job, "answers");
+    let opened = Arc::new(AtomicU64::new(0));
+    let (to, opens) = (answers.clone(), Arc::clone(&opened));
+    let asked = job.stream::<u64>("asked").handler(move |_, items, _| {
+        assert_eq!(items.len(), 1);
+        to.push(Rank(0), items[0]).unwrap();
+        let is_open = Threaded::window(&to.handle.of).is_open();
+        opens.fetch_add(u64::from(is_open), Ordering::Relaxed);
+    });
+    let asked = asked.open().unwrap();
+    for time in 1..=1000 {
+        asked.push(Rank(0), 1).unwrap();
+        // Not by a call that calls handlers on this thread, which would count beside the other.
+        until("the answer", || sum.load(Ordering::Relaxed) == time);
+    }
+    let opened = opened.load(Ordering::Relaxed);
+    assert!((1..12).contains(&opened), "{opened} times");
+    job.shutdown().unwrap();
+}
