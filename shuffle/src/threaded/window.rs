@@ -143,8 +143,8 @@ impl ThreadWindow {
 
     /// Closes it, by who has the turn; what has gone through it.
     pub fn close(&self) -> Pushed {
-        // By a push that needs the turn, since its run is full, or new: that says nothing against the
-        // window. What a handler has given up was noted then.
+        // By a push that needs the turn, since its run is full, or new: that says nothing against
+        // the window. What a handler has given up was noted then.
         let is_given_up = self.window.is_given_up();
         let is_others = self.window.recall();
         let pushed = self.window.close();
