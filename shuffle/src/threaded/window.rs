@@ -21,6 +21,9 @@ const PATIENCE: RangeInclusive<u32> = 2..=1 << 12;
 /// some microseconds, where a push saves some ten nanoseconds.
 const PAYS: u32 = 256;
 
+/// More than this pays for no more windows: what has been is forgotten behind a few in vain.
+const MOST_PAID: u32 = 16 * PAYS;
+
 /// How long a thread that takes the turn waits at most for one that goes on pushing.
 const LONGEST_BURST: Duration = Duration::from_micros(20);
 
@@ -39,7 +42,7 @@ thread_local! {
 pub(super) struct ThreadWindow {
     window: PushWindow,
     patience: AtomicU32,
-    /// Pushes since another thread has recalled it.
+    /// Pushes since another thread has recalled it, half of them after each window in vain.
     paid: AtomicU32,
 }
 
@@ -157,7 +160,10 @@ impl ThreadWindow {
     /// So many were pushed through it, and whether another thread has recalled it. By who has the
     /// turn, or had the lease: where two note at once, one is forgotten.
     fn note(&self, pushed: u32, is_recalled: bool) {
-        let paid = self.paid.load(Relaxed).saturating_add(pushed);
+        let paid = match (self.paid.load(Relaxed), pushed) {
+            (paid, 0) => paid / 2,
+            (paid, pushed) => paid.saturating_add(pushed).min(MOST_PAID),
+        };
         self.paid.store(if is_recalled { 0 } else { paid }, Relaxed);
         if paid >= PAYS {
             self.patience.store(*PATIENCE.start(), Relaxed);
