@@ -240,6 +240,11 @@ impl PushWindow {
         is_others.then(|| self.left.load(Relaxed))
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_open_here(&self) -> bool {
+        self.is_open() && self.lease.is_with(this_thread())
+    }
+
     /// Ends the lease; whether another thread had it. What it has pushed can then be seen.
     pub(crate) fn recall(&self) -> bool {
         self.lease.recall::<Shipped>(this_thread())

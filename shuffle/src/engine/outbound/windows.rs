@@ -77,9 +77,12 @@ mod tests {
     /// Nobody who reads a run sees what lies between records.
     #[test]
     fn a_run_of_records_has_the_same_bytes_whichever_way_they_went() {
-        let window = PushWindow::of_one_thread();
+        let (window, mut sent_so) = (PushWindow::of_one_thread(), 0);
         for lengths in [0..9, 9..24, 60..78, 200..206] {
             let [mut by_calls, mut by_window] = [(); 2].map(|()| RunTable::new(1, 4096, 65_536));
+            // What a run leaves that was there before.
+            by_window.push(0, 3000).unwrap();
+            by_window.close(by_window.open_run_of(0).unwrap());
             by_window.fill_frames(0xee);
             for length in lengths.clone() {
                 let record: Vec<u8> = (1..=length as u8).collect();
@@ -95,6 +98,7 @@ mod tests {
                 let bytes = if is_sent { length as u64 } else { 0 };
                 let count = u32::from(is_sent);
                 assert_eq!(pushed, Pushed { count, bytes });
+                sent_so += count;
                 assert_eq!(window.close(), Pushed::default());
                 if !is_sent {
                     send(&mut by_window); // into a new frame, or a longer one
@@ -103,5 +107,6 @@ mod tests {
             let [slot, same] = [&by_calls, &by_window].map(|table| table.open_run_of(0).unwrap());
             assert_eq!(by_calls.frame(slot, 7), by_window.frame(same, 7));
         }
+        assert!(sent_so > 30, "{sent_so}");
     }
 }

@@ -1,3 +1,6 @@
+// Atomics come from `sync`, by which models replace them; clippy sees through that.
+#![allow(clippy::disallowed_types)]
+
 mod steps;
 
 use std::sync::OnceLock;
@@ -7,6 +10,7 @@ use crate::conformance::ranks::ranks;
 use crate::face::codec::Plain;
 use crate::{Job, Options, over, threaded};
 use trihop_transport::bootstrap::{Custom, Launcher};
+use trihop_transport::sync::{AtomicU64, Ordering::Relaxed};
 
 const RANKS: u32 = 4;
 const KEYS: u64 = 24;
@@ -76,6 +80,49 @@ fn items_of_an_array_need_nothing_but_their_run() {
     array.fence().unwrap();
     assert_eq!(array.remove(5).unwrap(), Some(10));
     drop(array);
+    job.shutdown().unwrap();
+}
+
+fn is_open_here<E, T, C, S: Seat>(array: &Array<E, T, C, S>) -> bool {
+    S::window(&array.handle.of).is_open_here()
+}
+
+/// Of the thread that calls the handler.
+#[test]
+fn items_of_a_handler_with_threads_need_nothing_but_their_run() {
+    if !trihop_transport::park::can_lease() {
+        eprintln!("skipped: no leases on this machine");
+        return;
+    }
+    let job = threaded::Job::start(single()).unwrap();
+    let own = Arc::new(OnceLock::<threaded::Array<u64, u64, Plain>>::new());
+    let (of, opened, handled) = (Arc::clone(&own), Arc::new([0, 0].map(AtomicU64::new)), 20);
+    let counts = Arc::clone(&opened);
+    let array = job.array::<u64, u64, _>("pushed on", Plain);
+    let array = array.open(move |key, sum, item, outbox| {
+        *sum += 1;
+        for _ in 0..item {
+            outbox.push(key, &0).unwrap();
+            let is_open = of.get().is_some_and(is_open_here);
+            counts[0].fetch_add(u64::from(is_open), Relaxed);
+        }
+        counts[1].fetch_add(1, Relaxed);
+    });
+    let array = array.unwrap();
+    own.set(array.clone()).unwrap_or_else(|_| unreachable!());
+    array.insert(7, 0).unwrap();
+    array.fence().unwrap();
+    for time in 1..=100 {
+        array.push(7, &handled).unwrap();
+        // Not by a call that calls handlers on this thread, which has windows too.
+        while opened[1].load(Relaxed) < (handled + 1) * time {
+            std::thread::yield_now();
+        }
+    }
+    assert!(opened[0].load(Relaxed) > 0, "none went without the turn");
+    array.fence().unwrap();
+    assert_eq!(array.remove(7).unwrap(), Some(2100));
+    drop((array, own));
     job.shutdown().unwrap();
 }
 

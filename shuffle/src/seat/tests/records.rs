@@ -183,6 +183,8 @@ fn handlers_send_records_through_a_window_that_all_else_closes() {
         assert!(!send(outbox, 5, &[5; 50_000]), "it went, and opened none");
         let other = outbox.on(&on).unwrap().push(Rank(0), &[0; 8]);
         assert!(other.is_err() && !window.is_open());
+        // It ends with one open.
+        assert!(!send(outbox, 6, b"x") && send(outbox, 6, b"x"));
         calls.set(calls.get() + 1);
     });
     let asked = asked.open().unwrap();
@@ -197,11 +199,13 @@ fn handlers_send_records_through_a_window_that_all_else_closes() {
             (3, b"eight by".to_vec()),
             (4, vec![4; 100]),
             (5, vec![5; 50_000]),
+            (6, b"x".to_vec()),
+            (6, b"x".to_vec()),
         ];
         assert_eq!(heard.take(), wanted);
         let stats = answers.stats().unwrap();
         let sent = call as u64;
-        assert_eq!((stats.sent, stats.sent_bytes), (5 * sent, 50_109 * sent));
+        assert_eq!((stats.sent, stats.sent_bytes), (7 * sent, 50_111 * sent));
     }
     drop((asked, answers));
     job.shutdown().unwrap();

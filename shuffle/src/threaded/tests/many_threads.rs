@@ -315,7 +315,7 @@ fn records_of_handlers_go_without_the_turn_until_they_return() {
     let asked = job.stream::<u64>("asked").handler(move |_, items, _| {
         for kind in 0..20 * items.len() as u32 {
             to.send(Rank(0), kind, &record_of(kind.into())).unwrap();
-            let is_open = Threaded::window(&to.handle.of).is_open();
+            let is_open = Threaded::window(&to.handle.of).is_open_here();
             opens[0].fetch_add(u64::from(is_open), Ordering::Relaxed);
         }
     });
@@ -323,23 +323,33 @@ fn records_of_handlers_go_without_the_turn_until_they_return() {
     // By the outbox of a handler, on its own stream: each value is sent on until it is 0.
     let own = Arc::new(OnceLock::<Coded<u64, Plain>>::new());
     let (of, opens) = (Arc::clone(&own), Arc::clone(&opened));
+    let handled = Arc::new(AtomicU64::new(0));
+    let handles = Arc::clone(&handled);
     let values = job.coded::<u64, _>("values", Plain);
     let values = values.handler(move |_, value, outbox| {
+        handles.fetch_add(1, Ordering::Relaxed);
         let mut left = value;
         while left > 0 {
             left -= 1;
             outbox.push(Rank(0), &0).unwrap();
-            let is_open = of.get().map(|of| Threaded::window(&of.handle.of).is_open());
+            let is_open = of
+                .get()
+                .map(|of| Threaded::window(&of.handle.of).is_open_here());
             opens[1].fetch_add(u64::from(is_open == Some(true)), Ordering::Relaxed);
         }
     });
     let values = values.open().unwrap();
     own.set(values.clone()).unwrap_or_else(|_| unreachable!());
-    for _ in 0..TIMES {
+    for time in 1..=TIMES {
         asked.push(Rank(0), 1).unwrap();
         values.push(Rank(0), &20).unwrap();
-        job.fence().unwrap();
+        // Not by a call that calls handlers on this thread, which has windows too.
+        until("both handlers", || {
+            handled.load(Ordering::Relaxed) == 21 * time
+                && count.load(Ordering::Relaxed) == 20 * time
+        });
     }
+    job.fence().unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 20 * TIMES);
     assert_eq!(heard.stats().unwrap().sent, 20 * TIMES);
     assert_eq!(values.stats().unwrap().sent, 21 * TIMES);
