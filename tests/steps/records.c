@@ -11,11 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <trihop.h>
-#include <unistd.h>
 
 #include "check.h"
+#include "leases.h"
 
 #define LONGEST 9000
 
@@ -301,15 +300,6 @@ static void *send_numbered(void *of_thread)
     return NULL;
 }
 
-static int can_send_without_calls(void)
-{
-#if defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__)) && defined(SYS_membarrier)
-    return syscall(SYS_membarrier, 0, 0, 0) > 0;
-#else
-    return 0;
-#endif
-}
-
 static void send_from_threads(void)
 {
     uint64_t numbers[THREADS] = {0, 1, 2}, all[THREADS] = {0};
@@ -318,7 +308,7 @@ static void send_from_threads(void)
     OK(trihop_stream_open(job, "numbered", 0, NULL, on_numbered, NULL, &stream));
     /* One alone, which does not need a call for each where its kernel and processor allow that. */
     send_numbered(&numbers[0]);
-    if (can_send_without_calls())
+    if (threads_need_no_calls())
         EQUAL(without_calls > 0, 1);
     /* Then all at once. */
     for (uint64_t of = 0; of < THREADS; of++)

@@ -10,11 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <trihop.h>
-#include <unistd.h>
 
 #include "check.h"
+#include "leases.h"
 
 #define LONGEST 9000
 
@@ -321,15 +320,6 @@ static void *push_numbers(void *of_thread)
     return NULL;
 }
 
-static int can_push_without_calls(void)
-{
-#if defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__)) && defined(SYS_membarrier)
-    return syscall(SYS_membarrier, 0, 0, 0) > 0;
-#else
-    return 0;
-#endif
-}
-
 static void push_from_threads(void)
 {
     uint64_t numbers[THREADS] = {0, 1, 2}, all[THREADS];
@@ -350,7 +340,7 @@ static void push_from_threads(void)
     for (uint64_t of = 0; of < THREADS; of++)
         EQUAL(all[of], UINT64_C(30000) * size * (of == 0 ? 2 : 1));
     /* One alone does not need a call for each, where its kernel and processor allow that. */
-    if (can_push_without_calls())
+    if (threads_need_no_calls())
         EQUAL(without_calls > 0, 1);
     /* Items that a pointer walks over: the call gets no more than one. */
     came_of[0] = came_of[1] = 0;
