@@ -3028,7 +3028,7 @@ TRIHOP_IN_HEADER int trihop_push_alone(trihop_push_window_t *window, uint32_t ta
   return 1;
 }
 
-// As for an item, for a record: its kind and length, itself, and zeros up to the next multiple of 8.
+// As for an item, for a record: its kind, its length, itself, and zeros up to a multiple of 8.
 TRIHOP_IN_HEADER int trihop_send_alone(trihop_push_window_t *window, uint32_t target, uint32_t kind,
                                        const void *bytes, size_t length) {
   size_t padded = (length + 7) & ~TRIHOP_AS(size_t, 7);

@@ -605,8 +605,8 @@ impl<S: Seat> Untyped<S> {
 }
 
 impl<S: Seat> Untyped<S> {
-    /// Where pushes and sends go that need nothing else of the job; it lives as long as the stream's
-    /// handles.
+    /// Where pushes and sends go that need nothing else of the job; it lives as long as the
+    /// stream's handles.
     pub fn window(&self) -> *const PushWindow {
         S::window(&self.handle.of)
     }
