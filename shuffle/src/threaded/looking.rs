@@ -16,14 +16,15 @@ const FRESH_LOOKS: u32 = 2;
 /// The first nap; each next one that finds nothing is twice as long.
 pub(super) const FIRST_NAP: Duration = Duration::from_micros(125);
 
-/// A yield that lasts longer was to somebody who used up a slice of time.
+/// A yield that lasts longer was to somebody who used up a slice of time, where few ranks share a
+/// core.
 const COSTLY: Duration = Duration::from_millis(1);
 
-/// Costly yields that nothing has made up for, so many of them, are too many.
-const PATIENCE: u32 = 3;
+/// How long the threads of each rank that shares a core have it, where all of them are at work.
+const SHARE: Duration = Duration::from_micros(500);
 
-/// Cheap yields that make up for a costly one.
-const CHEAP: u32 = 16;
+/// So many costly yields more than cheap ones are too many.
+const PATIENCE: u32 = 3;
 
 /// Time without a yield after too many costly ones; each next one, after yet another, is twice as
 /// long, up to the longest.
@@ -34,20 +35,32 @@ const MOST_WARY: Duration = Duration::from_millis(256);
 ///
 /// They share their cores with the program, which computes, or spins in another library's barrier:
 /// who yields to that comes back when its slice is over, after some milliseconds, while who sleeps
-/// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep.
-#[derive(Debug, Default)]
+/// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep; it
+/// takes what all of these do meanwhile, and some of them take long.
+#[derive(Debug)]
 pub(super) struct Yields {
+    /// What is costly.
+    bound: Duration,
     /// When the last costly one ended that was one too many.
     costly: Option<Instant>,
-    /// Costly ones that nothing has made up for.
+    /// Costly ones that cheap ones have not made up for.
     owed: u32,
-    /// Cheap ones since that was last less.
-    cheap: u32,
     /// The time without a yield after the last costly one that was one too many.
     wary: Duration,
 }
 
 impl Yields {
+    /// Where there are so many cores for each rank.
+    pub fn new(cores: f64) -> Self {
+        let others = SHARE.as_secs_f64() / cores;
+        Self {
+            bound: Duration::try_from_secs_f64(others).map_or(COSTLY, |others| others.max(COSTLY)),
+            costly: None,
+            owed: 0,
+            wary: Duration::ZERO,
+        }
+    }
+
     /// Whether one may be costly at this time.
     fn are_dear(&self, now: Instant) -> bool {
         self.costly
@@ -56,13 +69,10 @@ impl Yields {
 
     /// One began and ended at these times.
     pub fn note(&mut self, began: Instant, ended: Instant) {
-        if ended.duration_since(began) < COSTLY {
-            self.cheap += 1;
-            if self.cheap == CHEAP {
-                (self.owed, self.cheap) = (self.owed.saturating_sub(1), 0);
-                if self.owed == 0 {
-                    self.wary = Duration::ZERO;
-                }
+        if ended.duration_since(began) < self.bound {
+            self.owed = self.owed.saturating_sub(1);
+            if self.owed == 0 {
+                self.wary = Duration::ZERO;
             }
             return;
         }
@@ -149,7 +159,7 @@ mod tests {
 
     /// Somebody else had the core, just now.
     fn dear() -> Yields {
-        let (mut yields, now) = (Yields::default(), Instant::now());
+        let (mut yields, now) = (Yields::new(0.5), Instant::now());
         (0..PATIENCE).for_each(|_| yields.note(now, now + COSTLY));
         yields
     }
@@ -164,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_wait_yields_unless_that_has_cost_a_slice() {
-        let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), Yields::default());
+        let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), Yields::new(0.5));
         let now = Instant::now();
         yields.note(now, now + Duration::from_micros(1));
         assert_eq!(looking.next(&yields, false), Step::Yield);
@@ -174,7 +184,7 @@ mod tests {
         // Few among many are borne.
         for _ in 0..2 * PATIENCE {
             costly(&mut yields);
-            (0..CHEAP).for_each(|_| yields.note(now, now));
+            yields.note(now, now);
             assert!(!yields.are_dear(now + COSTLY));
         }
         // Once they were too many, one is, and for twice as long each time.
@@ -189,11 +199,22 @@ mod tests {
             wary = (2 * wary).min(MOST_WARY);
         }
         // Where yields are cheap again, that is forgotten.
-        let cheap = CHEAP * PATIENCE;
-        (0..cheap).for_each(|_| yields.note(ended, ended));
+        (0..PATIENCE).for_each(|_| yields.note(ended, ended));
         (0..PATIENCE).for_each(|_| yields.note(ended, ended + COSTLY));
         let again = ended + COSTLY + FIRST_WARY;
         assert!(!yields.are_dear(again));
+    }
+
+    #[test]
+    fn a_yield_to_many_ranks_may_last_longer() {
+        let now = Instant::now();
+        for (cores, lasts) in [(1.0, COSTLY), (0.0, COSTLY), (0.125, 8 * SHARE)] {
+            for (lasts, are_dear) in [(lasts - Duration::from_micros(1), false), (lasts, true)] {
+                let mut yields = Yields::new(cores);
+                (0..PATIENCE).for_each(|_| yields.note(now, now + lasts));
+                assert_eq!(yields.are_dear(now + lasts), are_dear, "{cores} {lasts:?}");
+            }
+        }
     }
 
     #[test]
@@ -208,10 +229,10 @@ mod tests {
         assert_eq!(looking.next(&yields, true), Step::Park);
         // After a sleep, and where yields are cheap too.
         let mut looking = Looking::new(Awake::new(0.5, 2));
-        while looking.next(&Yields::default(), false) != Step::Park {}
+        while looking.next(&Yields::new(0.5), false) != Step::Park {}
         looking.next_nap();
-        assert_eq!(looking.next(&Yields::default(), true), Step::Spin);
-        assert_eq!(looking.next(&Yields::default(), false), Step::Park);
+        assert_eq!(looking.next(&Yields::new(0.5), true), Step::Spin);
+        assert_eq!(looking.next(&Yields::new(0.5), false), Step::Park);
     }
 
     #[test]

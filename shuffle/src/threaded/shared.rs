@@ -72,7 +72,7 @@ impl SharedEngine {
         let is_model = cfg!(any(trihop_loom, trihop_shuttle));
         let has_cores = awake.has_core_for_each() && !is_model;
         Self {
-            turn: Monitor::new(Guarded::new(state, park, has_cores)),
+            turn: Monitor::new(Guarded::new(state, park, cores, has_cores)),
             doorbell,
             awake,
             failed: Flag::default(),

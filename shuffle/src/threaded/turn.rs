@@ -115,7 +115,8 @@ pub(super) struct OpenWindow {
 }
 
 impl Guarded {
-    pub fn new(job: JobState, park: Park, has_cores: bool) -> Self {
+    /// Where there are so many `cores` for the rank.
+    pub fn new(job: JobState, park: Park, cores: f64, has_cores: bool) -> Self {
         Self {
             job,
             in_turn: InTurn::default(),
@@ -126,7 +127,7 @@ impl Guarded {
             relieved: false,
             caller_sleeps: false,
             looking: None,
-            yields: Yields::default(),
+            yields: Yields::new(cores),
             window: None,
             has_cores,
         }
