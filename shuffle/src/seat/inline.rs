@@ -6,12 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trihop_transport::park::{Awake, Backoff, Step};
+use trihop_transport::park::{Awake, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
 use super::at_end::AtEnds;
+use super::looking::{Looking, Yields, timed_yield};
 use super::park::Park;
 use super::window::Windows;
 use super::{ALL, AtEnd, Handle, Seating, TurnHandler, open};
@@ -92,7 +93,9 @@ struct Place<'h> {
     /// Cores that there are for each rank.
     cores: f64,
     /// How waits pass the time, by what has helped those before.
-    backoff: RefCell<Backoff>,
+    looking: RefCell<Looking>,
+    /// Whether they yield.
+    yields: RefCell<Yields>,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
     /// What pushes use while nobody borrows the state.
@@ -124,7 +127,8 @@ impl<'h> Inline<'h> {
             park: RefCell::new(park),
             doorbell,
             cores,
-            backoff: RefCell::new(Backoff::new(awake)),
+            looking: RefCell::new(Looking::new(awake)),
+            yields: RefCell::new(Yields::of_one_thread(awake)),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),
@@ -251,8 +255,8 @@ impl<'h> Inline<'h> {
         mut done: impl FnMut(&mut JobState) -> Result<Option<T>>,
         patience: &mut Patience,
     ) -> Result<Option<T>> {
-        let wait_is_over = || self.0.backoff.borrow_mut().reset();
-        self.0.backoff.borrow_mut().begin();
+        let wait_is_over = || self.0.looking.borrow_mut().reset();
+        self.0.looking.borrow_mut().begin();
         loop {
             let mut state = self.state(what)?;
             if let Some(value) = done(&mut state)? {
@@ -278,16 +282,22 @@ impl<'h> Inline<'h> {
                 wait_is_over();
                 continue;
             }
-            let step = self.0.backoff.borrow_mut().next();
+            let fresh = state.engine.is_fresh();
+            let mut looking = self.0.looking.borrow_mut();
+            let step = looking.next(&self.0.yields.borrow(), fresh);
+            drop(looking);
             if step != Step::Spin {
                 state.note_wait(patience, what); // what takes no longer than a spin is no wait
             }
             drop(state);
             match step {
                 Step::Spin => self.watch(),
-                Step::Yield => std::thread::yield_now(),
+                Step::Yield => self.0.yields.borrow_mut().note(timed_yield()),
                 Step::Park if !sleeps => return Ok(None),
-                Step::Park => self.sleep(what, false)?,
+                Step::Park => {
+                    self.0.looking.borrow_mut().slept();
+                    self.sleep(what, false)?;
+                }
             }
         }
     }

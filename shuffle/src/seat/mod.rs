@@ -12,6 +12,7 @@ mod end;
 mod handler_outbox;
 mod inline;
 mod lent;
+mod looking;
 mod open;
 mod park;
 mod relay;
@@ -49,6 +50,7 @@ pub(crate) use collective::{
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
+pub(crate) use looking::{FIRST_NAP, Looking, Yields, timed_yield};
 pub(crate) use open::open;
 pub(crate) use park::{NAP, Park};
 pub(crate) use relay::relay;

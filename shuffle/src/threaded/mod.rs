@@ -13,7 +13,6 @@
 
 mod at_end;
 mod exit;
-mod looking;
 mod seat;
 mod shared;
 mod state;

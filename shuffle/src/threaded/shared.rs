@@ -11,7 +11,6 @@ use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
 
 use super::at_end::AtEnds;
-use super::looking::{FIRST_NAP, Looking};
 use super::thread::Helper;
 use super::turn::{Guarded, OpenWindow, Sleep, StandBy, Turn};
 use super::window::ThreadWindow;
@@ -19,7 +18,7 @@ use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started, wake_each};
-use crate::seat::{NAP, Park, TurnHandler};
+use crate::seat::{FIRST_NAP, Looking, NAP, Park, TurnHandler, Yields};
 
 /// Threads of a rank that are at work at once: the program's, and one that makes progress or calls
 /// handlers.
@@ -72,7 +71,12 @@ impl SharedEngine {
         let is_model = cfg!(any(trihop_loom, trihop_shuttle));
         let has_cores = awake.has_core_for_each() && !is_model;
         Self {
-            turn: Monitor::new(Guarded::new(state, park, cores, has_cores)),
+            turn: Monitor::new(Guarded::new(
+                state,
+                park,
+                Yields::new(awake, cores),
+                has_cores,
+            )),
             doorbell,
             awake,
             failed: Flag::default(),

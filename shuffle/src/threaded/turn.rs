@@ -3,12 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trihop_transport::park::MonitorGuard;
 use trihop_transport::protocol::wire::BadRun;
 
-use super::looking::{Looking, Yields};
 use super::window::ThreadWindow;
 use crate::deliver::Delivery;
 use crate::endpoint::StreamId;
@@ -16,7 +15,7 @@ use crate::engine::outbound::Pushes;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Handlers;
 use crate::job::{JobState, wake_each};
-use crate::seat::{NAP, Park, TurnHandler};
+use crate::seat::{Looking, NAP, Park, TurnHandler, Yields, timed_yield};
 
 /// How who looks after the job sleeps: one thread, with its [`Park`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +114,8 @@ pub(super) struct OpenWindow {
 }
 
 impl Guarded {
-    /// Where there are so many `cores` for the rank.
-    pub fn new(job: JobState, park: Park, cores: f64, has_cores: bool) -> Self {
+    /// Of threads that yield so.
+    pub fn new(job: JobState, park: Park, yields: Yields, has_cores: bool) -> Self {
         Self {
             job,
             in_turn: InTurn::default(),
@@ -127,7 +126,7 @@ impl Guarded {
             relieved: false,
             caller_sleeps: false,
             looking: None,
-            yields: Yields::new(cores),
+            yields,
             window: None,
             has_cores,
         }
@@ -180,12 +179,8 @@ impl<'a> Turn<'a> {
     /// Lets others have the turn, and the core.
     pub fn yield_now(&mut self) {
         // Without the time that it takes to have the turn again.
-        let (began, ended) = self.unlocked(|| {
-            let began = Instant::now();
-            std::thread::yield_now();
-            (began, Instant::now())
-        });
-        self.yields.note(began, ended);
+        let lasted = self.unlocked(timed_yield);
+        self.yields.note(lasted);
     }
 
     /// See [`MonitorGuard::sit_out`].

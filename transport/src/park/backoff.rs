@@ -60,6 +60,11 @@ impl Awake {
         }
     }
 
+    /// Whether each rank has a core of its own.
+    pub fn has_core(&self) -> bool {
+        !self.yields.is_zero()
+    }
+
     /// Whether each of the threads has a core of its own.
     pub fn has_core_for_each(&self) -> bool {
         !self.spin.is_zero()

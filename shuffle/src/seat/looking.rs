@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trihop_transport::park::{Awake, Backoff, Step};
 
-use crate::seat::NAP;
+use super::NAP;
 
 /// Fruitless rounds before a sleep of who does not yield, after the time that a wait spins: a round
 /// sends on what the last one has seen rest.
@@ -14,7 +14,7 @@ const LOOKS: u32 = 3;
 const FRESH_LOOKS: u32 = 2;
 
 /// The first nap; each next one that finds nothing is twice as long.
-pub(super) const FIRST_NAP: Duration = Duration::from_micros(125);
+pub(crate) const FIRST_NAP: Duration = Duration::from_micros(125);
 
 /// A yield that lasts longer was to somebody who used up a slice of time, where few ranks share a
 /// core.
@@ -23,8 +23,12 @@ const COSTLY: Duration = Duration::from_millis(1);
 /// How long the threads of each rank that shares a core have it, where all of them are at work.
 const SHARE: Duration = Duration::from_micros(500);
 
-/// So many costly yields more than cheap ones are too many.
+/// So many costly yields are too many, where cheap ones have not made up for them.
 const PATIENCE: u32 = 3;
+
+/// Cheap yields that make up for a costly one, however short they are, where each rank has a core:
+/// who yields to a program that computes comes back at once two times in three.
+const CHEAP: u32 = 16;
 
 /// Time without a yield after too many costly ones; each next one, after yet another, is twice as
 /// long, up to the longest.
@@ -33,30 +37,51 @@ const MOST_WARY: Duration = Duration::from_millis(256);
 
 /// Whether the threads of a job yield.
 ///
-/// They share their cores with the program, which computes, or spins in another library's barrier:
-/// who yields to that comes back when its slice is over, after some milliseconds, while who sleeps
+/// They share their cores with programs that compute, or spin in another library's barrier: who
+/// yields to these comes back when their slice is over, after some milliseconds, while who sleeps
 /// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep; it
-/// takes what all of these do meanwhile, and some of them take long.
+/// takes what all of these do meanwhile, and of ranks that share a core some take long.
 #[derive(Debug)]
-pub(super) struct Yields {
+pub(crate) struct Yields {
     /// What is costly.
     bound: Duration,
+    /// What the shortest cheap one makes up for.
+    least: Duration,
     /// When the last costly one ended that was one too many.
     costly: Option<Instant>,
-    /// Costly ones that cheap ones have not made up for.
-    owed: u32,
+    /// A `bound` for each costly one, less the time of cheap ones: that was others', who have slept
+    /// since.
+    owed: Duration,
     /// The time without a yield after the last costly one that was one too many.
     wary: Duration,
 }
 
 impl Yields {
-    /// Where there are so many cores for each rank.
-    pub fn new(cores: f64) -> Self {
-        let others = SHARE.as_secs_f64() / cores;
+    /// Of threads that wait so, where there are so many cores for each rank.
+    pub fn new(awake: Awake, cores: f64) -> Self {
+        if awake.has_core() {
+            return Self::of(COSTLY, COSTLY / CHEAP);
+        }
+        let others = Duration::try_from_secs_f64(SHARE.as_secs_f64() / cores);
+        let bound = others.map_or(COSTLY, |others| others.max(COSTLY));
+        Self::of(bound, bound)
+    }
+
+    /// Of a rank's only thread: where ranks share a core nothing is dear, since others do more
+    /// meanwhile the longer they have it.
+    pub fn of_one_thread(awake: Awake) -> Self {
+        match awake.has_core() {
+            true => Self::new(awake, 1.0),
+            false => Self::of(Duration::MAX, Duration::ZERO),
+        }
+    }
+
+    fn of(bound: Duration, least: Duration) -> Self {
         Self {
-            bound: Duration::try_from_secs_f64(others).map_or(COSTLY, |others| others.max(COSTLY)),
+            bound,
+            least,
             costly: None,
-            owed: 0,
+            owed: Duration::ZERO,
             wary: Duration::ZERO,
         }
     }
@@ -68,25 +93,33 @@ impl Yields {
     }
 
     /// One began and ended at these times.
-    pub fn note(&mut self, began: Instant, ended: Instant) {
-        if ended.duration_since(began) < self.bound {
-            self.owed = self.owed.saturating_sub(1);
-            if self.owed == 0 {
+    pub fn note(&mut self, (began, ended): (Instant, Instant)) {
+        let lasted = ended.duration_since(began);
+        if lasted < self.bound {
+            self.owed = self.owed.saturating_sub(lasted.max(self.least));
+            if self.owed.is_zero() {
                 self.wary = Duration::ZERO;
             }
             return;
         }
-        self.owed += 1;
-        if self.owed == PATIENCE {
+        self.owed += self.bound;
+        if self.owed > (PATIENCE - 1) * self.bound {
             // The next one is one too many again.
-            (self.owed, self.costly) = (PATIENCE - 1, Some(ended));
+            (self.owed, self.costly) = ((PATIENCE - 1) * self.bound, Some(ended));
             self.wary = (2 * self.wary).clamp(FIRST_WARY, MOST_WARY);
         }
     }
 }
 
+/// Gives the core to others once: when that began and ended.
+pub(crate) fn timed_yield() -> (Instant, Instant) {
+    let began = Instant::now();
+    std::thread::yield_now();
+    (began, Instant::now())
+}
+
 /// One wait of a thread, from the first fruitless round on.
-pub(super) struct Looking {
+pub(crate) struct Looking {
     backoff: Backoff,
     fruitless: u32,
     fresh: u32,
@@ -157,10 +190,15 @@ impl Looking {
 mod tests {
     use super::*;
 
+    /// Where two ranks share a core.
+    fn shared() -> Yields {
+        Yields::new(Awake::new(0.5, 2), 0.5)
+    }
+
     /// Somebody else had the core, just now.
     fn dear() -> Yields {
-        let (mut yields, now) = (Yields::new(0.5), Instant::now());
-        (0..PATIENCE).for_each(|_| yields.note(now, now + COSTLY));
+        let (mut yields, now) = (shared(), Instant::now());
+        (0..PATIENCE).for_each(|_| yields.note((now, now + COSTLY)));
         yields
     }
 
@@ -174,17 +212,17 @@ mod tests {
 
     #[test]
     fn a_wait_yields_unless_that_has_cost_a_slice() {
-        let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), Yields::new(0.5));
+        let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), shared());
         let now = Instant::now();
-        yields.note(now, now + Duration::from_micros(1));
+        yields.note((now, now + Duration::from_micros(1)));
         assert_eq!(looking.next(&yields, false), Step::Yield);
         let looks = [Step::Spin, Step::Spin, Step::Park];
         assert_eq!(steps(&mut looking, &dear(), false), looks);
-        let costly = |yields: &mut Yields| yields.note(now, now + COSTLY);
-        // Few among many are borne.
+        let costly = |yields: &mut Yields| yields.note((now, now + COSTLY));
+        // Where ranks share a core as many are borne as are cheap.
         for _ in 0..2 * PATIENCE {
             costly(&mut yields);
-            yields.note(now, now);
+            yields.note((now, now));
             assert!(!yields.are_dear(now + COSTLY));
         }
         // Once they were too many, one is, and for twice as long each time.
@@ -195,12 +233,12 @@ mod tests {
             assert!(yields.are_dear(ended + almost) && !yields.are_dear(ended + wary));
             let began = ended + wary;
             ended = began + COSTLY;
-            yields.note(began, ended);
+            yields.note((began, ended));
             wary = (2 * wary).min(MOST_WARY);
         }
         // Where yields are cheap again, that is forgotten.
-        (0..PATIENCE).for_each(|_| yields.note(ended, ended));
-        (0..PATIENCE).for_each(|_| yields.note(ended, ended + COSTLY));
+        (0..PATIENCE).for_each(|_| yields.note((ended, ended)));
+        (0..PATIENCE).for_each(|_| yields.note((ended, ended + COSTLY)));
         let again = ended + COSTLY + FIRST_WARY;
         assert!(!yields.are_dear(again));
     }
@@ -208,13 +246,45 @@ mod tests {
     #[test]
     fn a_yield_to_many_ranks_may_last_longer() {
         let now = Instant::now();
-        for (cores, lasts) in [(1.0, COSTLY), (0.0, COSTLY), (0.125, 8 * SHARE)] {
+        for (cores, lasts) in [
+            (1.0, COSTLY),
+            (0.5, COSTLY),
+            (0.0, COSTLY),
+            (0.125, 8 * SHARE),
+        ] {
             for (lasts, are_dear) in [(lasts - Duration::from_micros(1), false), (lasts, true)] {
-                let mut yields = Yields::new(cores);
-                (0..PATIENCE).for_each(|_| yields.note(now, now + lasts));
+                let mut yields = Yields::new(Awake::new(cores, 2), cores);
+                (0..PATIENCE).for_each(|_| yields.note((now, now + lasts)));
                 assert_eq!(yields.are_dear(now + lasts), are_dear, "{cores} {lasts:?}");
             }
         }
+    }
+
+    #[test]
+    fn who_has_a_core_bears_no_slices_of_others() {
+        let now = Instant::now();
+        let noted = |yields: &mut Yields, count, lasts| {
+            (0..count).for_each(|_| yields.note((now, now + lasts)));
+            yields.are_dear(now + lasts)
+        };
+        let own = Awake::new(1.0, 1);
+        for mut yields in [Yields::new(own, 1.0), Yields::of_one_thread(own)] {
+            // Few among many are borne, and as many as others that have lasted as long.
+            for (count, lasts) in [(CHEAP, Duration::ZERO), (2, COSTLY / 2)].repeat(3) {
+                assert!(!noted(&mut yields, 1, COSTLY) && !noted(&mut yields, count, lasts));
+            }
+            // Not where the cheap ones are those between two slices.
+            let mut beside = || {
+                noted(&mut yields, 2, Duration::ZERO);
+                noted(&mut yields, 1, 4 * COSTLY)
+            };
+            assert!(!beside() && !beside() && beside());
+        }
+        let mut shares = Yields::of_one_thread(Awake::new(0.5, 1));
+        assert!(
+            !noted(&mut shares, 100, 100 * COSTLY),
+            "it is other ranks that work"
+        );
     }
 
     #[test]
@@ -229,10 +299,10 @@ mod tests {
         assert_eq!(looking.next(&yields, true), Step::Park);
         // After a sleep, and where yields are cheap too.
         let mut looking = Looking::new(Awake::new(0.5, 2));
-        while looking.next(&Yields::new(0.5), false) != Step::Park {}
+        while looking.next(&shared(), false) != Step::Park {}
         looking.next_nap();
-        assert_eq!(looking.next(&Yields::new(0.5), true), Step::Spin);
-        assert_eq!(looking.next(&Yields::new(0.5), false), Step::Park);
+        assert_eq!(looking.next(&shared(), true), Step::Spin);
+        assert_eq!(looking.next(&shared(), false), Step::Park);
     }
 
     #[test]
