@@ -282,10 +282,10 @@ impl<'h> Inline<'h> {
                 wait_is_over();
                 continue;
             }
-            let fresh = state.engine.is_fresh();
-            let mut looking = self.0.looking.borrow_mut();
-            let step = looking.next(&self.0.yields.borrow(), fresh);
-            drop(looking);
+            let is_fresh = || state.engine.is_fresh();
+            let (mut looking, yields) = (self.0.looking.borrow_mut(), self.0.yields.borrow());
+            let step = looking.next(&yields, is_fresh);
+            drop((looking, yields));
             if step != Step::Spin {
                 state.note_wait(patience, what); // what takes no longer than a spin is no wait
             }

@@ -60,7 +60,7 @@ impl Yields {
     /// Of threads that wait so, where there are so many cores for each rank.
     pub fn new(awake: Awake, cores: f64) -> Self {
         if awake.has_core() {
-            return Self::of(COSTLY, COSTLY / CHEAP);
+            return Self::beside_programs();
         }
         let others = Duration::try_from_secs_f64(SHARE.as_secs_f64() / cores);
         let bound = others.map_or(COSTLY, |others| others.max(COSTLY));
@@ -71,9 +71,14 @@ impl Yields {
     /// meanwhile the longer they have it.
     pub fn of_one_thread(awake: Awake) -> Self {
         match awake.has_core() {
-            true => Self::new(awake, 1.0),
+            true => Self::beside_programs(),
             false => Self::of(Duration::MAX, Duration::ZERO),
         }
+    }
+
+    /// Where nobody else has the core for long.
+    fn beside_programs() -> Self {
+        Self::of(COSTLY, COSTLY / CHEAP)
     }
 
     fn of(bound: Duration, least: Duration) -> Self {
@@ -137,9 +142,9 @@ impl Looking {
         }
     }
 
-    /// Nothing moved: what to do before the next round. `fresh`: what has come meanwhile moves in
-    /// that, if no more does.
-    pub fn next(&mut self, yields: &Yields, fresh: bool) -> Step {
+    /// Nothing moved: what to do before the next round. `is_fresh`, asked before a sleep, says
+    /// whether what has come meanwhile moves in that, if no more does.
+    pub fn next(&mut self, yields: &Yields, is_fresh: impl FnOnce() -> bool) -> Step {
         let step = match self.backoff.next() {
             Step::Spin => return Step::Spin,
             step if !yields.are_dear(Instant::now()) => step,
@@ -151,7 +156,7 @@ impl Looking {
                 }
             }
         };
-        let looks_on = step == Step::Park && fresh && self.fresh < FRESH_LOOKS;
+        let looks_on = step == Step::Park && self.fresh < FRESH_LOOKS && is_fresh();
         if looks_on {
             self.fresh += 1;
             return Step::Spin;
@@ -202,10 +207,10 @@ mod tests {
         yields
     }
 
-    fn steps(looking: &mut Looking, yields: &Yields, fresh: bool) -> Vec<Step> {
-        let mut steps = vec![looking.next(yields, fresh)];
+    fn steps(looking: &mut Looking, yields: &Yields) -> Vec<Step> {
+        let mut steps = vec![looking.next(yields, || false)];
         while *steps.last().unwrap() != Step::Park {
-            steps.push(looking.next(yields, fresh));
+            steps.push(looking.next(yields, || false));
         }
         steps
     }
@@ -215,9 +220,9 @@ mod tests {
         let (mut looking, mut yields) = (Looking::new(Awake::new(0.5, 2)), shared());
         let now = Instant::now();
         yields.note((now, now + Duration::from_micros(1)));
-        assert_eq!(looking.next(&yields, false), Step::Yield);
+        assert_eq!(looking.next(&yields, || false), Step::Yield);
         let looks = [Step::Spin, Step::Spin, Step::Park];
-        assert_eq!(steps(&mut looking, &dear(), false), looks);
+        assert_eq!(steps(&mut looking, &dear()), looks);
         let costly = |yields: &mut Yields| yields.note((now, now + COSTLY));
         // Where ranks share a core as many are borne as are cheap.
         for _ in 0..2 * PATIENCE {
@@ -291,18 +296,18 @@ mod tests {
     fn what_comes_last_is_looked_at_once_more_but_not_for_ever() {
         let (mut looking, yields) = (Looking::new(Awake::new(0.5, 2)), dear());
         for _ in 1..LOOKS {
-            assert_eq!(looking.next(&yields, false), Step::Spin);
+            assert_eq!(looking.next(&yields, || false), Step::Spin);
         }
         for _ in 0..FRESH_LOOKS {
-            assert_eq!(looking.next(&yields, true), Step::Spin);
+            assert_eq!(looking.next(&yields, || true), Step::Spin);
         }
-        assert_eq!(looking.next(&yields, true), Step::Park);
+        assert_eq!(looking.next(&yields, || true), Step::Park);
         // After a sleep, and where yields are cheap too.
         let mut looking = Looking::new(Awake::new(0.5, 2));
-        while looking.next(&shared(), false) != Step::Park {}
+        while looking.next(&shared(), || false) != Step::Park {}
         looking.next_nap();
-        assert_eq!(looking.next(&shared(), true), Step::Spin);
-        assert_eq!(looking.next(&shared(), false), Step::Park);
+        assert_eq!(looking.next(&shared(), || true), Step::Spin);
+        assert_eq!(looking.next(&shared(), || false), Step::Park);
     }
 
     #[test]

@@ -260,8 +260,7 @@ impl SharedEngine {
                 Ok(false) => {}
                 Err(_) => break, // every call says so
             }
-            let fresh = turn.job.engine.is_fresh();
-            match looking.next(&turn.yields, fresh) {
+            match looking.next(&turn.yields, || turn.job.engine.is_fresh()) {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park => {
@@ -508,8 +507,7 @@ impl SharedEngine {
                 continue;
             }
             turn.job.note_wait(&mut patience, what);
-            let fresh = turn.job.engine.is_fresh();
-            match looking.next(&turn.yields, fresh) {
+            match looking.next(&turn.yields, || turn.job.engine.is_fresh()) {
                 Step::Spin => turn.give_way(),
                 Step::Yield => turn.yield_now(),
                 Step::Park if !sleeps => break Ok(None),
