@@ -135,6 +135,12 @@ impl<'h> Inline<'h> {
         }))
     }
 
+    /// Whether waits yield.
+    #[cfg(test)]
+    pub(super) fn yields(&self) -> RefMut<'_, Yields> {
+        self.0.yields.borrow_mut()
+    }
+
     /// For another seat; `None` while there are other handles.
     pub(crate) fn into_parts(self) -> Option<(Started, Park)> {
         drop(self.borrow()); // closes what is open

@@ -1,4 +1,5 @@
-//! How often a thread of a job looks around before it sleeps, and how long it naps.
+//! How often a thread of a job looks around before it sleeps, whether it yields in between, and how
+//! long it naps.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,8 @@ const FRESH_LOOKS: u32 = 2;
 /// The first nap; each next one that finds nothing is twice as long.
 pub(crate) const FIRST_NAP: Duration = Duration::from_micros(125);
 
-/// A yield that lasts longer was to somebody who used up a slice of time, where few ranks share a
-/// core.
+/// A yield that lasts as long was to somebody who used up a slice of time, but where several ranks
+/// share a core.
 const COSTLY: Duration = Duration::from_millis(1);
 
 /// How long the threads of each rank that shares a core have it, where all of them are at work.
@@ -41,16 +42,16 @@ const MOST_WARY: Duration = Duration::from_millis(256);
 /// yields to these comes back when their slice is over, after some milliseconds, while who sleeps
 /// comes first when it is woken. Among threads that sleep soon a yield is cheaper than a sleep; it
 /// takes what all of these do meanwhile, and of ranks that share a core some take long.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Yields {
-    /// What is costly.
+    /// A yield that lasts as long is costly.
     bound: Duration,
     /// What the shortest cheap one makes up for.
     least: Duration,
     /// When the last costly one ended that was one too many.
     costly: Option<Instant>,
-    /// A `bound` for each costly one, less the time of cheap ones: that was others', who have slept
-    /// since.
+    /// A `bound` for each costly one, less what cheap ones make up for: their time, or `least`. It
+    /// is two bounds at most.
     owed: Duration,
     /// The time without a yield after the last costly one that was one too many.
     wary: Duration,
@@ -76,7 +77,7 @@ impl Yields {
         }
     }
 
-    /// Where nobody else has the core for long.
+    /// Where each rank has a core: only programs have it for long.
     fn beside_programs() -> Self {
         Self::of(COSTLY, COSTLY / CHEAP)
     }
@@ -92,9 +93,9 @@ impl Yields {
     }
 
     /// Whether one may be costly at this time.
-    fn are_dear(&self, now: Instant) -> bool {
+    fn are_dear(&self, now: impl FnOnce() -> Instant) -> bool {
         self.costly
-            .is_some_and(|then| now.duration_since(then) < self.wary)
+            .is_some_and(|then| now().duration_since(then) < self.wary)
     }
 
     /// One began and ended at these times.
@@ -102,7 +103,8 @@ impl Yields {
         let lasted = ended.duration_since(began);
         if lasted < self.bound {
             self.owed = self.owed.saturating_sub(lasted.max(self.least));
-            if self.owed.is_zero() {
+            // One that began before the last costly one ended says nothing of the time since.
+            if self.owed.is_zero() && !self.are_dear(|| ended) {
                 self.wary = Duration::ZERO;
             }
             return;
@@ -147,7 +149,7 @@ impl Looking {
     pub fn next(&mut self, yields: &Yields, is_fresh: impl FnOnce() -> bool) -> Step {
         let step = match self.backoff.next() {
             Step::Spin => return Step::Spin,
-            step if !yields.are_dear(Instant::now()) => step,
+            step if !yields.are_dear(Instant::now) => step,
             _ => {
                 self.fruitless += 1;
                 match self.fruitless >= LOOKS {
@@ -202,7 +204,8 @@ mod tests {
 
     /// Somebody else had the core, just now.
     fn dear() -> Yields {
-        let (mut yields, now) = (shared(), Instant::now());
+        // However long the test is kept waiting.
+        let (mut yields, now) = (shared(), Instant::now() + Duration::from_secs(3600));
         (0..PATIENCE).for_each(|_| yields.note((now, now + COSTLY)));
         yields
     }
@@ -228,24 +231,25 @@ mod tests {
         for _ in 0..2 * PATIENCE {
             costly(&mut yields);
             yields.note((now, now));
-            assert!(!yields.are_dear(now + COSTLY));
+            assert!(!yields.are_dear(|| now + COSTLY));
         }
         // Once they were too many, one is, and for twice as long each time.
         (0..PATIENCE).for_each(|_| costly(&mut yields));
         let (mut ended, mut wary) = (now + COSTLY, FIRST_WARY);
         for _ in 0..10 {
             let almost = wary - Duration::from_micros(1);
-            assert!(yields.are_dear(ended + almost) && !yields.are_dear(ended + wary));
+            assert!(yields.are_dear(|| ended + almost) && !yields.are_dear(|| ended + wary));
             let began = ended + wary;
             ended = began + COSTLY;
             yields.note((began, ended));
             wary = (2 * wary).min(MOST_WARY);
         }
         // Where yields are cheap again, that is forgotten.
+        ended += MOST_WARY;
         (0..PATIENCE).for_each(|_| yields.note((ended, ended)));
         (0..PATIENCE).for_each(|_| yields.note((ended, ended + COSTLY)));
         let again = ended + COSTLY + FIRST_WARY;
-        assert!(!yields.are_dear(again));
+        assert!(!yields.are_dear(|| again));
     }
 
     #[test]
@@ -260,7 +264,11 @@ mod tests {
             for (lasts, are_dear) in [(lasts - Duration::from_micros(1), false), (lasts, true)] {
                 let mut yields = Yields::new(Awake::new(cores, 2), cores);
                 (0..PATIENCE).for_each(|_| yields.note((now, now + lasts)));
-                assert_eq!(yields.are_dear(now + lasts), are_dear, "{cores} {lasts:?}");
+                assert_eq!(
+                    yields.are_dear(|| now + lasts),
+                    are_dear,
+                    "{cores} {lasts:?}"
+                );
             }
         }
     }
@@ -270,7 +278,7 @@ mod tests {
         let now = Instant::now();
         let noted = |yields: &mut Yields, count, lasts| {
             (0..count).for_each(|_| yields.note((now, now + lasts)));
-            yields.are_dear(now + lasts)
+            yields.are_dear(|| now + lasts)
         };
         let own = Awake::new(1.0, 1);
         for mut yields in [Yields::new(own, 1.0), Yields::of_one_thread(own)] {

@@ -16,12 +16,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::{Custom, Launcher};
+use trihop_transport::park::Awake;
 
-use super::Seating;
+use super::{Seating, Yields};
 use crate::config::{Options, StreamOptions};
 use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
@@ -220,6 +221,27 @@ fn over_network() -> Options {
         loopback: true,
         ..Options::default()
     }
+}
+
+/// Whatever cores the machine has: by the rule for ranks that have one each.
+#[test]
+fn waits_learn_whether_yields_are_dear() {
+    let job = Job::start(single()).unwrap();
+    let waits = |costly: u32| {
+        let (mut before, later) = (
+            Yields::of_one_thread(Awake::new(1.0, 1)),
+            Instant::now() + LONG,
+        );
+        (0..costly).for_each(|_| before.note((later, later + Duration::from_millis(5))));
+        *job.seat().yields() = before.clone();
+        let waited = job.seat().wait_awake("a test", |_| Ok(None::<()>));
+        assert_eq!(waited, Ok(None));
+        let yields = job.seat().yields().clone();
+        yields != before
+    };
+    assert!(waits(1), "what a yield has cost counts");
+    assert!(!waits(3), "who has given three slices away yields no more");
+    job.shutdown().unwrap();
 }
 
 fn single() -> Options {

@@ -179,8 +179,8 @@ impl<'a> Turn<'a> {
     /// Lets others have the turn, and the core.
     pub fn yield_now(&mut self) {
         // Without the time that it takes to have the turn again.
-        let lasted = self.unlocked(timed_yield);
-        self.yields.note(lasted);
+        let times = self.unlocked(timed_yield);
+        self.yields.note(times);
     }
 
     /// See [`MonitorGuard::sit_out`].
