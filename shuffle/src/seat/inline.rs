@@ -117,9 +117,10 @@ impl<'h> Inline<'h> {
             doorbell,
             cores,
         } = started;
-        let awake = match state.engine.topology.is_relay() {
-            true => Awake::new(cores, 1), // it waits for as long as nobody sends
-            false => Awake::new(cores, 1).learning(),
+        let awake = Awake::new(cores, 1);
+        let (awake, yields) = match state.engine.topology.is_relay() {
+            true => (awake, Yields::never_dear()), // it waits for as long as nobody sends
+            false => (awake.learning(), Yields::of_one_thread(awake)),
         };
         Self(Rc::new(Place {
             state: RefCell::new(state),
@@ -128,7 +129,7 @@ impl<'h> Inline<'h> {
             doorbell,
             cores,
             looking: RefCell::new(Looking::new(awake)),
-            yields: RefCell::new(Yields::of_one_thread(awake)),
+            yields: RefCell::new(yields),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),

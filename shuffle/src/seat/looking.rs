@@ -73,8 +73,13 @@ impl Yields {
     pub fn of_one_thread(awake: Awake) -> Self {
         match awake.has_core() {
             true => Self::beside_programs(),
-            false => Self::of(Duration::MAX, Duration::ZERO),
+            false => Self::never_dear(),
         }
+    }
+
+    /// Of who yields whatever that costs.
+    pub fn never_dear() -> Self {
+        Self::of(Duration::MAX, Duration::ZERO)
     }
 
     /// Where each rank has a core: only programs have it for long.
