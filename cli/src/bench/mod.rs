@@ -5,6 +5,7 @@
 //! one.
 
 mod a2a;
+mod agents;
 mod agups;
 mod around;
 mod attach;

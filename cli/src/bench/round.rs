@@ -5,6 +5,7 @@ use std::time::Instant;
 use trihop::Reduce;
 
 use super::Error;
+use super::agents;
 use super::session::Team;
 use super::syscalls::Counter;
 
@@ -211,8 +212,9 @@ fn usage() -> (u64, u64) {
     )
 }
 
-/// User and system time of this process in nanoseconds.
+/// User and system time in nanoseconds: of this process, and with the first rank of the agents.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    let own = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    own + agents::cpu_ns()
 }

@@ -1,13 +1,21 @@
 //! Rows of figures: a table by default, JSON by request.
 
+use std::fmt::Arguments;
+use std::sync::Once;
+
 use serde::Serialize;
 use trihop::{Reduce, Topology};
 
 use super::a2a::Api;
+use super::agents;
 use super::round::Reps;
 use super::session::Team;
 use super::{BenchArgs, Error, Seat, table};
 use crate::output;
+
+/// Whether it was said what some figures lack.
+static UNCOUNTED: Once = Once::new();
+static WITHOUT_AGENTS: Once = Once::new();
 
 /// One row, as documented for scripts.
 #[derive(Debug, Serialize)]
@@ -36,7 +44,7 @@ pub struct Row {
     pub msgs_per_s: f64,
     /// Payload bytes of all ranks per second of the slowest.
     pub bytes_per_s: f64,
-    /// User and system time of all ranks per message in microseconds.
+    /// User and system time of all ranks and agents per message in microseconds.
     pub cpu_us_per_msg: f64,
     /// Largest peak resident memory of a rank in bytes.
     pub peak_rss_bytes_per_rank: u64,
@@ -116,9 +124,18 @@ pub fn with_provider(
         (minor_faults, ctx_switches) = (kernel.minor_faults, kernel.ctx_switches);
         match &kernel.syscalls {
             Ok(number) => syscalls = Some(*number),
-            Err(why) if job.rank().0 == 0 => warn_of_uncounted(why),
+            Err(why) if job.rank().0 == 0 => {
+                say_once(
+                    &UNCOUNTED,
+                    format_args!("system calls are not counted: {why}"),
+                );
+            }
             Err(_) => {}
         }
+    }
+    if job.rank().0 == 0 && job.topology().has_agents() && !agents::are_known() {
+        let without = "CPU per message is that of the ranks alone: agents have no counters_page";
+        say_once(&WITHOUT_AGENTS, format_args!("{without}"));
     }
     let total = case.messages as f64;
     let median = seconds[seconds.len() / 2];
@@ -163,14 +180,8 @@ fn seat(asked: Seat, api: &str, topology: &Topology) -> Seat {
 }
 
 /// Says once why a column is empty.
-fn warn_of_uncounted(why: &str) {
-    static TOLD: std::sync::Once = std::sync::Once::new();
-    TOLD.call_once(|| {
-        output::say(
-            "trihop bench",
-            format_args!("system calls are not counted: {why}"),
-        )
-    });
+fn say_once(told: &Once, what: Arguments<'_>) {
+    told.call_once(|| output::say("trihop bench", what));
 }
 
 /// A figure that may be missing, in a table.
