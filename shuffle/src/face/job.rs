@@ -18,7 +18,7 @@ use crate::config::Options;
 use crate::endpoint::Channel;
 use crate::error::Result;
 use crate::job::{JobState, detect};
-use crate::seat::{self, Inline, Seat, Seating, give_way};
+use crate::seat::{self, Inline, Seat, Seating};
 use crate::signal::DumpOutput;
 use crate::terminate::reduce::{Number, Reduce};
 
@@ -290,13 +290,14 @@ impl<S: Seat> Job<S> {
     }
 
     /// One round of progress of everything in the job; true when anything moved. Where nothing did,
-    /// other processes run first (`sched_yield`).
+    /// other processes run first (`sched_yield`), unless this rank has a core and has asked for a
+    /// few microseconds only.
     ///
     /// # Errors
     /// As [`Job::barrier`].
     pub fn progress(&self) -> Result<bool> {
         let has_moved = self.seat.progress("poll")?;
-        give_way(has_moved);
+        self.seat.give_way(has_moved);
         Ok(has_moved)
     }
 

@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv};
 use trihop_transport::Error as TransportError;
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
-use trihop_transport::park::{Backoff, Step};
-use trihop_transport::sync::thread::yield_now;
+use trihop_transport::park::Step;
 
 use super::port::OTHER;
-use super::socket::{Socket, awake, pair, receive_some, receive_with, send_some};
+use super::socket::{Socket, pair, receive_some, receive_with, send_some, waits};
 use super::wire::{ASKS, Answer, Call, DONE, HEAD_BYTES, Hello, OVER, READY, UNDER_WAY};
 use crate::error::{Error, Result};
 use crate::queue::long_buffers;
+use crate::seat::{Looking, Yields, timed_yield};
 
 /// Longer than anybody waits.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -55,7 +55,8 @@ pub struct Connection {
     /// A fork shares it, and would take the other's answers.
     socket: Socket,
     /// How it waits for answers.
-    backoff: Backoff,
+    looking: Looking,
+    yields: Yields,
     /// What has been the end of it.
     failed: Option<Error>,
 }
@@ -87,10 +88,12 @@ impl Connection {
     }
 
     fn over(server: Arc<str>, socket: OwnedFd) -> Self {
+        let (looking, yields) = waits();
         Self {
             server,
             socket: Socket::new(socket),
-            backoff: Backoff::new(awake()),
+            looking,
+            yields,
             failed: None,
         }
     }
@@ -201,13 +204,13 @@ impl Connection {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         while let Err(Errno::AGAIN) = recv(&self.socket, &mut byte, flags) {
-            if self.backoff.next() == Step::Park {
-                self.backoff.begin();
-                return;
+            match self.looking.next(&self.yields, || false) {
+                Step::Spin => {}
+                Step::Yield => self.yields.note(timed_yield()),
+                Step::Park => return self.looking.begin(),
             }
-            yield_now();
         }
-        self.backoff.reset();
+        self.looking.reset();
     }
 
     /// What an answer says that is an error, with its text.

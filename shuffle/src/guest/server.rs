@@ -8,15 +8,15 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use trihop_transport::Error as TransportError;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
-use trihop_transport::park::{Backoff, Step};
-use trihop_transport::sync::thread::yield_now;
+use trihop_transport::park::Step;
 
 use super::connection::{Connection, MOST_CONNECTIONS, Starts, Waits, too_many};
 use super::ready::{Ready, alarm};
-use super::socket::awake;
+use super::socket::waits;
 use super::wire::{Hello, Make, Served};
 use crate::error::{Error, Result};
 use crate::face::channel::ChannelKind;
+use crate::seat::timed_yield;
 use crate::threaded::{Channel, Channels};
 
 /// Guests that may come at the same time.
@@ -128,7 +128,7 @@ struct Server {
 impl Server {
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        let mut backoff = Backoff::new(awake());
+        let (mut looking, mut yields) = waits();
         while !self.ready.ends() {
             self.admit();
             self.ready.take(&mut self.turns);
@@ -146,12 +146,16 @@ impl Server {
                 continue;
             }
             self.turns = turns;
-            match has_moved {
-                true => backoff.reset(),
-                false if backoff.next() != Step::Park => yield_now(),
-                false => {
+            if has_moved {
+                looking.reset();
+                continue;
+            }
+            match looking.next(&yields, || false) {
+                Step::Spin => {}
+                Step::Yield => yields.note(timed_yield()),
+                Step::Park => {
                     self.sleep();
-                    backoff.begin();
+                    looking.begin();
                 }
             }
         }

@@ -13,6 +13,8 @@ use rustix::net::{
 };
 use trihop_transport::park::Awake;
 
+use crate::seat::{Looking, Yields};
+
 /// An end of a connection. Dropped by the process that has it, it is shut down: a copy of it, as a
 /// fork has, keeps nothing open.
 #[derive(Debug)]
@@ -48,10 +50,11 @@ impl Drop for Socket {
     }
 }
 
-/// How a guest and its server wait for each other before they sleep: they yield, as threads of
-/// ranks do that have a core. How many share the cores neither of them knows.
-pub fn awake() -> Awake {
-    Awake::new(1.0, 2)
+/// How a guest and its server wait for each other before they sleep, and whether they yield: as
+/// threads of ranks do that have a core. How many share the cores neither of them knows.
+pub fn waits() -> (Looking, Yields) {
+    let awake = Awake::new(1.0, 2);
+    (Looking::new(awake), Yields::new(awake, 1.0))
 }
 
 /// Two ends that are connected.

@@ -302,13 +302,13 @@ fn core_share(
     watches: &[(EndpointId, ProcessWatch)],
     is_spread: bool,
 ) -> CoreShare {
-    // Between the ranks of one node nothing goes by the agent.
-    let is_idle = topology.has_agents() && topology.nodes() == 1;
+    // Between the ranks of one node nothing goes by a relay.
+    let have_relays = topology.has_relays() && topology.nodes() > 1;
     let ends_with = |end: EndpointId| match topology.has_agents() {
-        true => u32::from(!is_idle || end.0 < topology.size()),
+        true => u32::from(have_relays || end.0 < topology.size()),
         false => {
             let ranks = topology.ranks_of_process(topology.process_of(end));
-            ranks + u32::from(topology.has_relays())
+            ranks + u32::from(have_relays)
         }
     };
     let mut share = CoreShare::of(ends_with(topology.endpoint()));
@@ -364,15 +364,18 @@ mod tests {
     }
 
     #[test]
-    fn all_endpoints_of_a_node_count_but_agents_that_have_nothing_to_do() {
+    fn all_endpoints_of_a_node_count_but_relays_that_have_nothing_to_do() {
         let here = || ProcessWatch::open(std::process::id()).unwrap();
         let other = |end| [(EndpointId(end), here())];
         let two = Topology::from_node_sizes(&[2], Rank(0)).unwrap();
         let alone = cores(&two, &[], false);
         assert_eq!(cores(&two, &other(1), false), alone / 2.0);
         // Two processes of three mini-ranks each, and their relays.
-        let minis = two.with_relays(3).unwrap();
-        assert_eq!(cores(&minis, &other(3), false), alone / 8.0);
+        for (nodes, ends) in [(1, 6.0), (2, 8.0)] {
+            let processes = Topology::from_node_sizes(&vec![2; nodes], Rank(0)).unwrap();
+            let minis = processes.with_relays(3).unwrap();
+            assert_eq!(cores(&minis, &other(3), false), alone / ends);
+        }
         for (nodes, relays) in [(1, 0.0), (2, 1.0)] {
             let agents = Topology::from_node_sizes(&vec![1; nodes], Rank(0)).unwrap();
             let job = agents.with_agents(&vec![1; nodes]).unwrap();

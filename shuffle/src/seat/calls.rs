@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trihop_transport::topology::Rank;
 
-use super::{Seating, give_way, relay};
+use super::{Seating, relay};
 use crate::deliver::{Delivery, Entry, note_overfilled};
 use crate::dump;
 use crate::endpoint::StreamId;
@@ -257,7 +257,7 @@ impl<S: Seating> Handle<S> {
         let before = delivered()?;
         let has_moved = self.seat.progress("poll")?;
         let records = delivered()? - before;
-        give_way(has_moved || records > 0);
+        self.seat.give_way(has_moved || records > 0);
         Ok(records)
     }
 
@@ -453,7 +453,7 @@ impl<S: Seating> Handle<S> {
             });
             taken.map_err(|why| Error::bad_peer(source, why))?;
         }
-        give_way(has_moved || records > 0);
+        self.seat.give_way(has_moved || records > 0);
         Ok(records)
     }
 }

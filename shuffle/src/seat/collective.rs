@@ -2,8 +2,8 @@
 
 use std::task::Waker;
 
+use super::Seating;
 use super::calls::check_undelivered;
-use super::{Seating, give_way};
 use crate::endpoint::Channel;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
@@ -57,7 +57,7 @@ pub(crate) fn test_fence(seat: &impl Seating) -> Result<bool> {
     let what = "a test of the fence of all streams";
     let has_moved = seat.progress(what)?;
     let is_over = seat.with(what, JobState::is_fence_over)?;
-    give_way(is_over || has_moved);
+    seat.give_way(is_over || has_moved);
     if is_over {
         // What others wait for leaves now: the caller may not come back for long.
         seat.progress(what)?;

@@ -12,7 +12,7 @@ use trihop_transport::ring::Doorbell;
 use trihop_transport::topology::Rank;
 
 use super::at_end::AtEnds;
-use super::looking::{Looking, Yields, timed_yield};
+use super::looking::{Looking, Polls, Yields, timed_yield};
 use super::park::Park;
 use super::window::Windows;
 use super::{ALL, AtEnd, Handle, Seating, TurnHandler, open};
@@ -96,6 +96,8 @@ struct Place<'h> {
     looking: RefCell<Looking>,
     /// Whether they yield.
     yields: RefCell<Yields>,
+    /// What calls do that find nothing, and do not wait.
+    polls: RefCell<Polls>,
     /// Deliveries are being handed out by a call that does not use the state: nothing polls inside.
     taking: Cell<bool>,
     /// What pushes use while nobody borrows the state.
@@ -130,6 +132,7 @@ impl<'h> Inline<'h> {
             cores,
             looking: RefCell::new(Looking::new(awake)),
             yields: RefCell::new(yields),
+            polls: RefCell::new(Polls::new(awake)),
             taking: Cell::new(false),
             windows: Windows::default(),
             at_ends: AtEnds::default(),
@@ -140,6 +143,12 @@ impl<'h> Inline<'h> {
     #[cfg(test)]
     pub(super) fn yields(&self) -> RefMut<'_, Yields> {
         self.0.yields.borrow_mut()
+    }
+
+    /// What calls do that find nothing.
+    #[cfg(test)]
+    pub(super) fn polls(&self) -> RefMut<'_, Polls> {
+        self.0.polls.borrow_mut()
     }
 
     /// For another seat; `None` while there are other handles.
@@ -440,6 +449,14 @@ impl<'h> Seating for Inline<'h> {
         match self.0.taking.get() {
             true => Ok(()),
             false => self.progress("poll").map(drop),
+        }
+    }
+
+    fn give_way(&self, found_something: bool) {
+        let mut polls = self.0.polls.borrow_mut();
+        match found_something {
+            true => polls.found(),
+            false => polls.found_nothing(),
         }
     }
 

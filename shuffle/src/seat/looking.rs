@@ -123,6 +123,76 @@ impl Yields {
     }
 }
 
+/// Calls in a row that find nothing, and do not look at the clock: that takes as long as they do.
+const FREE_POLLS: u32 = 16;
+
+/// What the calls of a program do that asks again and again, and finds nothing: where each rank has
+/// a core, nothing for about as long as a wait would spin, and then they yield, unless that is dear.
+pub(crate) struct Polls {
+    /// Where ranks share cores they yield at once.
+    at_leisure: Option<(Backoff, Yields)>,
+    /// In a row that have found nothing.
+    fruitless: u32,
+}
+
+impl Polls {
+    /// Of ranks whose threads wait so.
+    pub fn new(awake: Awake) -> Self {
+        let at_leisure = || (Backoff::new(awake), Yields::beside_programs());
+        Self {
+            at_leisure: awake.has_core().then(at_leisure),
+            fruitless: 0,
+        }
+    }
+
+    /// Whether the core is given to others at each call that finds nothing.
+    pub fn yield_always(&self) -> bool {
+        self.at_leisure.is_none()
+    }
+
+    /// A call has found something.
+    #[inline]
+    pub fn found(&mut self) {
+        if std::mem::take(&mut self.fruitless) > 0
+            && let Some((backoff, _)) = &mut self.at_leisure
+        {
+            backoff.reset();
+        }
+    }
+
+    /// A call has found nothing.
+    #[inline]
+    pub fn found_nothing(&mut self) {
+        if self.yield_always() {
+            std::thread::yield_now();
+        } else if self.may_yield() {
+            self.yielded(timed_yield());
+        }
+    }
+
+    fn may_yield(&mut self) -> bool {
+        let Some((backoff, yields)) = &mut self.at_leisure else {
+            return true;
+        };
+        self.fruitless = self.fruitless.saturating_add(1);
+        let is_over = self.fruitless > FREE_POLLS && backoff.next() != Step::Spin;
+        is_over && !yields.are_dear(Instant::now)
+    }
+
+    /// One began and ended at these times.
+    fn yielded(&mut self, times: (Instant, Instant)) {
+        if let Some((_, yields)) = &mut self.at_leisure {
+            yields.note(times);
+        }
+    }
+
+    /// How many in a row have found nothing.
+    #[cfg(test)]
+    pub fn fruitless(&self) -> u32 {
+        self.fruitless
+    }
+}
+
 /// Gives the core to others once: when that began and ended.
 pub(crate) fn timed_yield() -> (Instant, Instant) {
     let began = Instant::now();
@@ -131,6 +201,7 @@ pub(crate) fn timed_yield() -> (Instant, Instant) {
 }
 
 /// One wait of a thread, from the first fruitless round on.
+#[derive(Debug)]
 pub(crate) struct Looking {
     backoff: Backoff,
     fruitless: u32,
@@ -303,6 +374,22 @@ mod tests {
             !noted(&mut shares, 100, 100 * COSTLY),
             "it is other ranks that work"
         );
+    }
+
+    #[test]
+    fn polls_that_find_nothing_yield_after_a_spin_unless_that_is_dear() {
+        assert!(Polls::new(Awake::new(0.5, 1)).yield_always());
+        let mut polls = Polls::new(Awake::new(1.0, 1));
+        assert!(!polls.yield_always());
+        for _ in 0..2 {
+            assert!((0..FREE_POLLS).all(|_| !polls.may_yield()));
+            while !polls.may_yield() {}
+            assert!(polls.may_yield(), "until something is found");
+            polls.found();
+        }
+        let later = Instant::now() + Duration::from_secs(3600);
+        (0..PATIENCE).for_each(|_| polls.yielded((later, later + COSTLY)));
+        assert!((0..100_000).all(|_| !polls.may_yield()));
     }
 
     #[test]

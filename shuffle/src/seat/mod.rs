@@ -50,7 +50,7 @@ pub(crate) use collective::{
 pub(crate) use end::shut_down;
 pub(crate) use handler_outbox::HandlerOutbox;
 pub use inline::Inline;
-pub(crate) use looking::{FIRST_NAP, Looking, Yields, timed_yield};
+pub(crate) use looking::{FIRST_NAP, Looking, Polls, Yields, timed_yield};
 pub(crate) use open::open;
 pub(crate) use park::{NAP, Park};
 pub(crate) use relay::relay;
@@ -163,6 +163,10 @@ pub(crate) trait Seating: Clone {
     /// # Errors
     /// Progress's.
     fn progress_in_passing(&self) -> Result<()>;
+
+    /// After a round of progress of a caller who asks in a loop: where it found nothing others may
+    /// run, of whom there may be more than cores.
+    fn give_way(&self, found_something: bool);
 
     /// Gives the processor away, for a caller that comes back again and again and found nothing to
     /// do: until something comes, at most a millisecond; at once where others make progress.
@@ -287,12 +291,4 @@ pub(crate) trait Seating: Clone {
 
     /// Writes what the seat itself knows, behind the queues of the streams.
     fn dump_own(&self, writer: &mut dyn Write) -> std::io::Result<()>;
-}
-
-/// After a round of progress of a caller who asks in a loop: where it found nothing, others run, of
-/// whom there may be more than cores.
-pub(crate) fn give_way(found_something: bool) {
-    if !found_something {
-        std::thread::yield_now();
-    }
 }

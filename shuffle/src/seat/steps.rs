@@ -2,9 +2,9 @@
 
 use std::task::Waker;
 
+use super::Seating;
 use super::calls::{Handle, check_open, check_undelivered};
 use super::collective::pass_on_results;
-use super::{Seating, give_way};
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
 use crate::terminate::End;
@@ -120,7 +120,7 @@ impl<S: Seating> Handle<S> {
                 (_, now) => (now.map(|(end, _)| end), job.is_over(self.id)?),
             })
         })?;
-        give_way(is_over || has_moved);
+        self.seat.give_way(is_over || has_moved);
         if is_over && end != Some(End::Round) {
             // What others wait for leaves now: the caller may not come back for long. Of a round
             // all has left, and the next one does not begin in this call.

@@ -22,7 +22,7 @@ use trihop_transport::Error as TransportError;
 use trihop_transport::bootstrap::{Custom, Launcher};
 use trihop_transport::park::Awake;
 
-use super::{Seating, Yields};
+use super::{Polls, Seating, Yields};
 use crate::config::{Options, StreamOptions};
 use crate::conformance::ranks::ranks;
 use crate::error::{Error, Result};
@@ -241,6 +241,30 @@ fn waits_learn_whether_yields_are_dear() {
     };
     assert!(waits(1), "what a yield has cost counts");
     assert!(!waits(3), "who has given three slices away yields no more");
+    job.shutdown().unwrap();
+}
+
+/// By the same rule.
+#[test]
+fn polls_that_find_nothing_are_counted_until_one_finds_something() {
+    let job = Job::start(single()).unwrap();
+    let stream = job.stream::<u64>("polled").handler(|_, _, _| ());
+    let stream = stream.open().unwrap();
+    stream.fence().unwrap();
+    let at_leisure = || *job.seat().polls() = Polls::new(Awake::new(1.0, 1));
+    let fruitless = || job.seat().polls().fruitless();
+    at_leisure();
+    while fruitless() < 3 {
+        let before = fruitless();
+        match job.progress().unwrap() {
+            true => assert_eq!(fruitless(), 0),
+            false => assert_eq!(fruitless(), before + 1),
+        }
+    }
+    stream.push(Rank(0), 1).unwrap();
+    while stream.poll().unwrap() == 0 {}
+    assert_eq!(fruitless(), 0);
+    stream.shutdown().unwrap();
     job.shutdown().unwrap();
 }
 

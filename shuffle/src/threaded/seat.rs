@@ -432,6 +432,10 @@ impl Seating for Threaded {
         self.shared.engine.notify_moved();
     }
 
+    fn give_way(&self, found_something: bool) {
+        self.shared.engine.give_way(found_something);
+    }
+
     fn progress_in_passing(&self) -> Result<()> {
         self.shared.engine.progress_in_passing()
     }

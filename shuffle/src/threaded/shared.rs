@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trihop_transport::park::{Awake, Monitor, Step};
 use trihop_transport::ring::Doorbell;
-use trihop_transport::sync::{AtomicU32, Flag, Ordering::Relaxed};
+use trihop_transport::sync::{AtomicU32, Flag, Mutex, Ordering::Relaxed, thread};
 
 use super::at_end::AtEnds;
 use super::thread::Helper;
@@ -18,7 +18,7 @@ use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started, wake_each};
-use crate::seat::{FIRST_NAP, Looking, NAP, Park, TurnHandler, Yields};
+use crate::seat::{FIRST_NAP, Looking, NAP, Park, Polls, TurnHandler, Yields};
 
 /// Threads of a rank that are at work at once: the program's, and one that makes progress or calls
 /// handlers.
@@ -31,6 +31,8 @@ pub(crate) struct SharedEngine {
     doorbell: Doorbell,
     /// How long a wait of one of its threads does not sleep.
     awake: Awake,
+    /// What calls do that find nothing, and do not wait; `None` where they just yield.
+    polls: Option<Mutex<Polls>>,
     /// There is a failure, for those without the turn. Pairs with itself: nothing is read by it.
     failed: Flag,
     /// The progress thread is to end. Raised before the doorbell's descriptor becomes readable, by
@@ -70,6 +72,7 @@ impl SharedEngine {
         // A model's threads do not wait by the clock.
         let is_model = cfg!(any(trihop_loom, trihop_shuttle));
         let has_cores = awake.has_core_for_each() && !is_model;
+        let polls = Some(Polls::new(awake)).filter(|polls| !polls.yield_always() && !is_model);
         Self {
             turn: Monitor::new(Guarded::new(
                 state,
@@ -79,6 +82,7 @@ impl SharedEngine {
             )),
             doorbell,
             awake,
+            polls: polls.map(Mutex::new),
             failed: Flag::default(),
             stopping: Flag::default(),
             at_ends: AtEnds::default(),
@@ -431,6 +435,18 @@ impl SharedEngine {
         self.wake_from(&mut turn, Sleep::Deep);
         turn.wake_woken();
         Ok(worked)
+    }
+
+    /// See [`Seating::give_way`](crate::seat::Seating::give_way).
+    pub fn give_way(&self, found_something: bool) {
+        // Several callers that find nothing are more than there are cores for.
+        let polls = self.polls.as_ref().and_then(|polls| polls.try_lock().ok());
+        match (found_something, polls) {
+            (true, Some(mut polls)) => polls.found(),
+            (false, Some(mut polls)) => polls.found_nothing(),
+            (true, None) => {}
+            (false, None) => thread::yield_now(),
+        }
     }
 
     pub fn progress_in_passing(&self) -> Result<()> {

@@ -19,7 +19,7 @@ use super::{Buffer, Channel, Received, Return, Timeout, poll};
 use crate::engine::outbound::Outbound;
 use crate::error::{Error, Result};
 use crate::job::JobState;
-use crate::seat::{Seat, give_way};
+use crate::seat::Seat;
 
 /// What an answer is to the caller.
 pub(super) trait FromAnswer {
@@ -245,7 +245,8 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         let has_moved = self.move_on()?;
         let answered = port.look_for(id, self.what, waker, &mut self.is_heard)?;
         let asks_again = waker.is_none() || !S::MOVES_ALONE;
-        give_way(answered.is_some() || has_moved || !asks_again);
+        let seat = &port.channels().handle.seat;
+        seat.give_way(answered.is_some() || has_moved || !asks_again);
         answered.map(|answered| self.finish(answered)).transpose()
     }
 }

@@ -30,7 +30,7 @@ use trihop_transport::topology::Rank;
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
 use crate::job::JobState;
-use crate::seat::{Handle, Seat, give_way};
+use crate::seat::{Handle, Seat};
 use crate::stats::Stats;
 pub use asked::Asked;
 pub use builder::ChannelsBuilder;
@@ -240,7 +240,7 @@ impl<S: Seat> Channels<S> {
     /// The transport's; [`Error::Nested`] inside a handler.
     pub fn progress(&self) -> Result<bool> {
         let moved = self.handle.seat.progress("the progress of channels")?;
-        give_way(moved);
+        self.handle.seat.give_way(moved);
         self.ask_unasked()?;
         self.expire();
         Ok(moved)
