@@ -123,16 +123,21 @@ impl Yields {
     }
 }
 
-/// Calls in a row that find nothing, and do not look at the clock: that takes as long as they do.
+/// Calls in a row that find nothing, and do not look at the clock, which takes as long as they do;
+/// where each of a rank's threads has a core.
 const FREE_POLLS: u32 = 16;
 
 /// What the calls of a program do that asks again and again, and finds nothing: where each rank has
-/// a core, nothing for about as long as a wait would spin, and then they yield, unless that is dear.
+/// a core, nothing for about as long as a wait would spin; then they yield, unless that is dear.
 pub(crate) struct Polls {
     /// Where ranks share cores they yield at once.
     at_leisure: Option<(Backoff, Yields)>,
+    /// So many are done before the first looks at the clock.
+    free: u32,
     /// In a row that have found nothing.
     fruitless: u32,
+    /// They have done so for as long as a wait would spin.
+    has_spun: bool,
 }
 
 impl Polls {
@@ -141,7 +146,12 @@ impl Polls {
         let at_leisure = || (Backoff::new(awake), Yields::beside_programs());
         Self {
             at_leisure: awake.has_core().then(at_leisure),
+            free: match awake.has_core_for_each() {
+                true => FREE_POLLS,
+                false => 0,
+            },
             fruitless: 0,
+            has_spun: false,
         }
     }
 
@@ -156,7 +166,8 @@ impl Polls {
         if std::mem::take(&mut self.fruitless) > 0
             && let Some((backoff, _)) = &mut self.at_leisure
         {
-            backoff.reset();
+            backoff.begin();
+            self.has_spun = false;
         }
     }
 
@@ -175,8 +186,10 @@ impl Polls {
             return true;
         };
         self.fruitless = self.fruitless.saturating_add(1);
-        let is_over = self.fruitless > FREE_POLLS && backoff.next() != Step::Spin;
-        is_over && !yields.are_dear(Instant::now)
+        if !self.has_spun && self.fruitless > self.free {
+            self.has_spun = backoff.next() != Step::Spin;
+        }
+        self.has_spun && !yields.are_dear(Instant::now)
     }
 
     /// One began and ended at these times.
@@ -390,6 +403,8 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(3600);
         (0..PATIENCE).for_each(|_| polls.yielded((later, later + COSTLY)));
         assert!((0..100_000).all(|_| !polls.may_yield()));
+        let mut with_threads = Polls::new(Awake::new(1.0, 2));
+        assert!(with_threads.may_yield(), "another thread of the rank");
     }
 
     #[test]

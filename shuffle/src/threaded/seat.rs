@@ -217,6 +217,12 @@ impl Threaded {
         self.shared.engine.sleeps_deeply()
     }
 
+    /// See [`SharedEngine::stands_by`].
+    #[cfg(test)]
+    pub(crate) fn stands_by(&self) -> Option<bool> {
+        self.shared.engine.stands_by()
+    }
+
     /// What the job's threads have used so far.
     pub(crate) fn threads(&self) -> Vec<ThreadUse> {
         self.shared.threads.usage()

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_types)]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trihop_transport::park::{Awake, Monitor, Step};
 use trihop_transport::ring::Doorbell;
@@ -23,6 +23,10 @@ use crate::seat::{FIRST_NAP, Looking, NAP, Park, Polls, TurnHandler, Yields};
 /// Threads of a rank that are at work at once: the program's, and one that makes progress or calls
 /// handlers.
 const THREADS: u32 = 2;
+
+/// A caller that asks again before so long, and does not wait, makes progress for as long as it
+/// goes on: about the time in which the progress thread would fall asleep.
+const POLLED_SOON: Duration = Duration::from_micros(30);
 
 /// What the threads of a job share of its engine.
 pub(crate) struct SharedEngine {
@@ -133,6 +137,12 @@ impl SharedEngine {
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {
         self.try_take().map(|turn| turn.sleep == Sleep::Deep)
+    }
+
+    /// Whether the progress thread leaves progress to callers.
+    #[cfg(test)]
+    pub fn stands_by(&self) -> Option<bool> {
+        self.try_take().map(|turn| turn.stand_by != StandBy::No)
     }
 
     /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
@@ -432,6 +442,11 @@ impl SharedEngine {
             // It may be what others wait for, and nobody else finds it any more.
             self.tell_all(&mut turn);
         }
+        let (now, before) = (Instant::now(), turn.polled);
+        turn.polled = Some(now);
+        // Who asks so often makes the rounds itself; who sends or computes in between does not.
+        let is_soon = |before| now.duration_since(before) < POLLED_SOON;
+        turn.relieved |= before.is_some_and(is_soon);
         self.wake_from(&mut turn, Sleep::Deep);
         turn.wake_woken();
         Ok(worked)

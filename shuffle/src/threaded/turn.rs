@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trihop_transport::park::MonitorGuard;
 use trihop_transport::protocol::wire::BadRun;
@@ -95,6 +95,8 @@ pub(super) struct Guarded {
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     pub relieved: bool,
+    /// When a caller has last asked for progress without waiting.
+    pub polled: Option<Instant>,
     /// It is a caller that sleeps with it.
     pub caller_sleeps: bool,
     /// How callers pass the time, by what has helped those before.
@@ -124,6 +126,7 @@ impl Guarded {
             stand_by: StandBy::No,
             sitting: 0,
             relieved: false,
+            polled: None,
             caller_sleeps: false,
             looking: None,
             yields,
