@@ -6,6 +6,7 @@ pub mod descriptors;
 pub mod hugepage;
 pub(crate) mod kernel_file;
 pub mod limit;
+pub(crate) mod line;
 pub mod page;
 pub mod pool;
 pub mod segment;

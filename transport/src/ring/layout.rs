@@ -12,6 +12,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::memory::line;
 use crate::memory::segment::Segment;
 use crate::ring::census::COLOURS;
 use crate::ring::claim;
@@ -25,7 +26,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"trihop\x03\x00");
 /// Distance of words with different writers.
 const LINE_BYTES: usize = 128;
 
-const CACHE_LINE_BYTES: usize = 64;
+const CACHE_LINE_BYTES: usize = line::BYTES;
 
 /// The header: words of the owner, then one of others.
 const HEADER_BYTES: usize = 2 * LINE_BYTES;
@@ -395,7 +396,7 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
     #[inline]
     pub(crate) fn fetch(&self, area: Area, offset: usize) {
         // SAFETY: the offset is inside of the area.
-        fetch_line(unsafe { self.area(area).add(offset) });
+        line::fetch(unsafe { self.area(area).add(offset) });
     }
 
     /// First byte of one of the lane's areas.
@@ -407,19 +408,6 @@ impl<K: Deref<Target = Segment>> MappedLane<K> {
             Area::Ring => self.ring,
         }
     }
-}
-
-/// Begins to fetch a cache line, where the processor has an instruction for that.
-#[inline]
-fn fetch_line(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: it is a hint, which changes nothing that a program can see, and faults nowhere.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 // SAFETY: words and areas lie inside the segment that `segment` keeps mapped, in places that only
