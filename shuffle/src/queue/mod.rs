@@ -17,6 +17,7 @@ pub(crate) mod shared;
 pub(crate) mod spare;
 pub(crate) mod spill;
 pub(crate) mod window;
+mod words;
 
 /// Where records of a queue come from: the application, or one inbound lane or link. A record that
 /// is longer than a frame occupies its queues, for its input, from its first fragment to its last.

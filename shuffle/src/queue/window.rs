@@ -11,6 +11,7 @@ use trihop_transport::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxe
 use zerocopy::IntoBytes;
 
 use super::runs::Slot;
+use super::words;
 
 /// What a window says of its items where it takes records: no run has room for one of that length.
 const NO_ITEMS: usize = usize::MAX / 2;
@@ -175,7 +176,7 @@ impl PushWindow {
                 space.add(padded).cast::<u64>().write_unaligned(0);
             }
             let record = space.add(RECORD_HEADER_BYTES);
-            copy_nonoverlapping(bytes.as_ptr(), record, bytes.len());
+            words::copy(bytes, record);
         }
         self.bytes
             .store(self.bytes.load(Relaxed) + bytes.len(), Relaxed);
