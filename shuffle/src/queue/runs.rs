@@ -10,6 +10,8 @@
 //! run of the other. Where that happens much the table doubles its slots, until short frames would
 //! use up what they may.
 
+use std::ops::ControlFlow;
+
 use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, RunHeader, align8};
 use trihop_transport::topology::Rank;
 use zerocopy::{Immutable, IntoBytes};
@@ -417,26 +419,30 @@ fn gather<T: IntoBytes + Immutable>(
     // An empty slot has room for nothing, which an item of no bytes would fit.
     const { assert!(size_of::<T>() > 0, "an item has bytes") };
     let bytes = size_of::<T>();
-    for taken in 0..most as u64 {
-        let next = items.next();
-        // Looked at where it is: to move a long item costs as much as to gather it.
-        let Some((target, item)) = &next else {
-            return (taken, Stop::End);
-        };
+    let mut taken = 0;
+    if most == 0 {
+        return (0, Stop::Enough);
+    }
+    // The iterator calls this with each item, which so is moved nowhere before it is gathered.
+    let stop = items.try_for_each(|(target, item)| {
         let index = target.0 as usize & (slots.len() - 1);
         let slot = &mut slots[index];
         let used = usize::from(slot.used);
         let fits = used + bytes <= usize::from(slot.room) && slot.count != u16::MAX;
         if slot.target != target.0 || !fits {
-            let at = |(target, item)| Stop::At(target, item);
-            return (taken, next.map_or(Stop::End, at));
+            return ControlFlow::Break(Stop::At(target, item));
         }
         slot.used = (used + bytes) as u16;
         slot.count += 1;
         let start = slot.start as usize + used;
         memory[start..start + bytes].copy_from_slice(item.as_bytes());
-    }
-    (most as u64, Stop::Enough)
+        taken += 1;
+        match taken == most as u64 {
+            true => ControlFlow::Break(Stop::Enough),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    (taken, stop.break_value().unwrap_or(Stop::End))
 }
 
 #[cfg(test)]
