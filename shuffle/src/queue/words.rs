@@ -22,7 +22,7 @@ const BYTES: usize = size_of::<Word>();
 #[inline(always)] // part of every send
 pub(super) unsafe fn copy(record: &[u8], to: *mut u8) {
     let (from, length) = (record.as_ptr(), record.len());
-    if length > MOST_BYTES || length < BYTES {
+    if !(BYTES..=MOST_BYTES).contains(&length) {
         // SAFETY: as the caller has promised.
         return unsafe { copy_nonoverlapping(from, to, length) };
     }
