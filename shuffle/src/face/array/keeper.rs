@@ -60,8 +60,10 @@ where
         let no_words = || no_value(source, "a record of an array is too short");
         let key = word(&mut rest).ok_or_else(no_words)?;
         match message.kind {
-            ITEM if table.here.contains_key(&key) => self.call(table, key, source, rest, outbox),
             ITEM => {
+                if self.call(table, key, source, rest, outbox)? {
+                    return Ok(());
+                }
                 let owner = self.owners.of(key);
                 let known = table.elsewhere.get(&key).map(|known| known.rank);
                 let next = known.unwrap_or((owner != outbox.rank()).then_some(owner));
@@ -99,7 +101,7 @@ where
                     let ahead = table.here[&key].ahead.get(&source.0);
                     match ahead.is_some_and(|&ahead| ahead >= number) {
                         true => Ok(()),
-                        false => self.call(table, key, source, rest, outbox),
+                        false => self.call(table, key, source, rest, outbox).map(drop),
                     }
                 })
             }
@@ -107,7 +109,8 @@ where
         }
     }
 
-    /// Calls the handler for an element that is here, and lets it move if it is to.
+    /// Calls the handler for an element, if it is here, and lets it move if it is to; whether it
+    /// was.
     fn call(
         &mut self,
         table: &mut Table<E>,
@@ -115,9 +118,9 @@ where
         source: Rank,
         item: &[u8],
         outbox: &mut S::Outbox<'_>,
-    ) -> Result<(), BadRun> {
+    ) -> Result<bool, BadRun> {
         let Some(local) = table.here.get_mut(&key) else {
-            return Ok(());
+            return Ok(false);
         };
         let item = decoded::<T>(&self.codec, source, item)?;
         let mut migrates = None;
@@ -132,7 +135,7 @@ where
         (self.handler)(key, &mut local.element, item, &mut with);
         drop(with);
         let Some(to) = migrates.filter(|&to| to != outbox.rank()) else {
-            return Ok(());
+            return Ok(true);
         };
         let sent = with_scratch(|bytes| {
             table.departure(key, &self.codec, bytes)?;
@@ -141,7 +144,7 @@ where
         if self.elements.keep(table, sent) {
             table.depart(key, to);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// An element comes.

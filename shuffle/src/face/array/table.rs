@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rustc_hash::FxHashMap;
 use trihop_transport::topology::Rank;
 
 use crate::engine::BadRun;
@@ -36,10 +37,11 @@ fn logged_bytes(item: &[u8]) -> usize {
 }
 
 pub struct Table<E> {
-    pub here: HashMap<u64, Local<E>>,
+    /// Keys are the program's own: a fast hash does, which withstands none that are chosen badly.
+    pub here: FxHashMap<u64, Local<E>>,
     /// On the owner of a key as long as there is the element; else for the step in which it has
     /// left, and the one behind that.
-    pub elsewhere: HashMap<u64, Elsewhere>,
+    pub elsewhere: FxHashMap<u64, Elsewhere>,
     /// Elements that this rank has inserted, less those that it has removed.
     pub inserted: i64,
     /// Broadcasts heard, by source.
@@ -61,8 +63,8 @@ pub struct Table<E> {
 impl<E> Table<E> {
     pub fn new() -> Self {
         Self {
-            here: HashMap::new(),
-            elsewhere: HashMap::new(),
+            here: FxHashMap::default(),
+            elsewhere: FxHashMap::default(),
             inserted: 0,
             heard: HashMap::new(),
             log: Vec::new(),
