@@ -1258,7 +1258,7 @@ trihop_status_t trihop_finalize(struct trihop_job_t *job);
 
 // Makes one round of progress of everything in the job: on an inline job handlers are called here.
 // `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes
-// progress without it. Where nothing moved, other processes run first: ranks may outnumber cores.
+// progress without it. Where nothing moved, others may run first: ranks may outnumber cores.
 //
 // Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
 // is gone.

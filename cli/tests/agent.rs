@@ -89,6 +89,8 @@ fn benchmarks_run_by_agents_and_are_verified() {
         bench.args(words(&command));
         let ended = Launched::start(bench).wait().succeeded();
         assert!(ended.stdout.contains(r#""ranks":4"#), "{}", ended.stdout);
+        let has_agents = !ended.stderr.contains("leaves agents out");
+        assert!(has_agents, "{name}: {}", ended.stderr);
     }
     let mut bench = Command::new(TRIHOP);
     bench.args(words("bench p2p --seat agent"));

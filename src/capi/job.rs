@@ -137,7 +137,7 @@ pub unsafe extern "C" fn trihop_finalize(job: *mut trihop_job_t) -> trihop_statu
 
 /// Makes one round of progress of everything in the job: on an inline job handlers are called here.
 /// `moved` becomes 1 where anything moved, else 0; it may be null. A job with threads makes
-/// progress without it. Where nothing moved, other processes run first: ranks may outnumber cores.
+/// progress without it. Where nothing moved, others may run first: ranks may outnumber cores.
 ///
 /// Fails with `TRIHOP_ERR_NESTED` inside a handler of an inline job, and as every call where a peer
 /// is gone.

@@ -18,9 +18,11 @@ pub(super) fn cpu_ns() -> u64 {
     clocks.iter().filter_map(|clock| read(*clock)).sum()
 }
 
-/// Whether their time is known, as far as this process has read it.
-pub(super) fn are_known() -> bool {
-    CLOCKS.get().is_some_and(|clocks| !clocks.is_empty())
+/// Whether the time of so many is known, as far as this process has read it.
+pub(super) fn are_known(agents: u32) -> bool {
+    CLOCKS
+        .get()
+        .is_some_and(|clocks| clocks.len() == agents as usize)
 }
 
 /// Processes of other endpoints of the job whose first rank a process has. What shows no pages has

@@ -81,7 +81,7 @@ impl Clock<'_> {
     /// What this rank has spent since the start.
     pub fn stop(self) -> Spent {
         let nanoseconds = self.start.elapsed().as_nanos() as u64;
-        let cpu_ns = cpu_ns() - self.cpu_ns;
+        let cpu_ns = cpu_ns().saturating_sub(self.cpu_ns); // an agent may have ended
         let (minor_faults, ctx_switches) = usage();
         Spent {
             nanoseconds,

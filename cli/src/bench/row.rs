@@ -133,8 +133,10 @@ pub fn with_provider(
             Err(_) => {}
         }
     }
-    if job.rank().0 == 0 && job.topology().has_agents() && !agents::are_known() {
-        let without = "CPU per message is that of the ranks alone: agents have no counters_page";
+    let topology = job.topology();
+    let agents = topology.endpoints() - topology.size();
+    if job.rank().0 == 0 && topology.has_agents() && !agents::are_known(agents) {
+        let without = "CPU per message leaves agents out: they have no counters_page";
         say_once(&WITHOUT_AGENTS, format_args!("{without}"));
     }
     let total = case.messages as f64;

@@ -290,8 +290,7 @@ impl<S: Seat> Job<S> {
     }
 
     /// One round of progress of everything in the job; true when anything moved. Where nothing did,
-    /// other processes run first (`sched_yield`), unless this rank has a core and has asked for a
-    /// few microseconds only.
+    /// others may run first (`sched_yield`): ranks may outnumber cores.
     ///
     /// # Errors
     /// As [`Job::barrier`].

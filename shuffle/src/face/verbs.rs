@@ -40,7 +40,7 @@ macro_rules! common_verbs {
             }
 
             /// One round of progress; returns how many records or items were delivered to this
-            /// stream meanwhile. Where nothing moved, other processes run first.
+            /// stream meanwhile. Where nothing moved, others may run first.
             ///
             /// # Errors
             /// The transport's, and [`Error::Nested`](crate::Error::Nested) inside an inline

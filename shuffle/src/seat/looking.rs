@@ -155,9 +155,9 @@ impl Polls {
         }
     }
 
-    /// Whether the core is given to others at each call that finds nothing.
-    pub fn yield_always(&self) -> bool {
-        self.at_leisure.is_none()
+    /// Of threads that wait so; `None` where they yield at each call that finds nothing.
+    pub fn of_threads(awake: Awake) -> Option<Self> {
+        Some(Self::new(awake)).filter(|polls| polls.at_leisure.is_some())
     }
 
     /// A call has found something.
@@ -174,14 +174,15 @@ impl Polls {
     /// A call has found nothing.
     #[inline]
     pub fn found_nothing(&mut self) {
-        if self.yield_always() {
+        if self.at_leisure.is_none() {
             std::thread::yield_now();
         } else if self.may_yield() {
             self.yielded(timed_yield());
         }
     }
 
-    fn may_yield(&mut self) -> bool {
+    /// A call has found nothing: whether it yields.
+    pub fn may_yield(&mut self) -> bool {
         let Some((backoff, yields)) = &mut self.at_leisure else {
             return true;
         };
@@ -192,8 +193,8 @@ impl Polls {
         self.has_spun && !yields.are_dear(Instant::now)
     }
 
-    /// One began and ended at these times.
-    fn yielded(&mut self, times: (Instant, Instant)) {
+    /// A yield began and ended at these times.
+    pub fn yielded(&mut self, times: (Instant, Instant)) {
         if let Some((_, yields)) = &mut self.at_leisure {
             yields.note(times);
         }
@@ -391,9 +392,8 @@ mod tests {
 
     #[test]
     fn polls_that_find_nothing_yield_after_a_spin_unless_that_is_dear() {
-        assert!(Polls::new(Awake::new(0.5, 1)).yield_always());
+        assert!(Polls::of_threads(Awake::new(0.5, 2)).is_none());
         let mut polls = Polls::new(Awake::new(1.0, 1));
-        assert!(!polls.yield_always());
         for _ in 0..2 {
             assert!((0..FREE_POLLS).all(|_| !polls.may_yield()));
             while !polls.may_yield() {}
@@ -403,7 +403,7 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(3600);
         (0..PATIENCE).for_each(|_| polls.yielded((later, later + COSTLY)));
         assert!((0..100_000).all(|_| !polls.may_yield()));
-        let mut with_threads = Polls::new(Awake::new(1.0, 2));
+        let mut with_threads = Polls::of_threads(Awake::new(1.0, 2)).unwrap();
         assert!(with_threads.may_yield(), "another thread of the rank");
     }
 

@@ -217,6 +217,12 @@ impl Threaded {
         self.shared.engine.sleeps_deeply()
     }
 
+    /// See [`SharedEngine::fruitless_polls`].
+    #[cfg(test)]
+    pub(crate) fn fruitless_polls(&self) -> Option<u32> {
+        self.shared.engine.fruitless_polls()
+    }
+
     /// See [`SharedEngine::stands_by`].
     #[cfg(test)]
     pub(crate) fn stands_by(&self) -> Option<bool> {

@@ -4,11 +4,11 @@
 #![allow(clippy::disallowed_types)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trihop_transport::park::{Awake, Monitor, Step};
 use trihop_transport::ring::Doorbell;
-use trihop_transport::sync::{AtomicU32, Flag, Mutex, Ordering::Relaxed, thread};
+use trihop_transport::sync::{AtomicU32, Flag, Mutex, Ordering::Relaxed, PoisonError, thread};
 
 use super::at_end::AtEnds;
 use super::thread::Helper;
@@ -18,15 +18,11 @@ use crate::endpoint::StreamId;
 use crate::engine::outbound::Pushes;
 use crate::error::{Error, Result};
 use crate::job::{JobState, LOOK_AROUND, Patience, Started, wake_each};
-use crate::seat::{FIRST_NAP, Looking, NAP, Park, Polls, TurnHandler, Yields};
+use crate::seat::{FIRST_NAP, Looking, NAP, Park, Polls, TurnHandler, Yields, timed_yield};
 
 /// Threads of a rank that are at work at once: the program's, and one that makes progress or calls
 /// handlers.
 const THREADS: u32 = 2;
-
-/// A caller that asks again before so long, and does not wait, makes progress for as long as it
-/// goes on: about the time in which the progress thread would fall asleep.
-const POLLED_SOON: Duration = Duration::from_micros(30);
 
 /// What the threads of a job share of its engine.
 pub(crate) struct SharedEngine {
@@ -76,7 +72,7 @@ impl SharedEngine {
         // A model's threads do not wait by the clock.
         let is_model = cfg!(any(trihop_loom, trihop_shuttle));
         let has_cores = awake.has_core_for_each() && !is_model;
-        let polls = Some(Polls::new(awake)).filter(|polls| !polls.yield_always() && !is_model);
+        let polls = Polls::of_threads(awake).filter(|_| !is_model);
         Self {
             turn: Monitor::new(Guarded::new(
                 state,
@@ -137,6 +133,13 @@ impl SharedEngine {
     #[cfg(test)]
     pub fn sleeps_deeply(&self) -> Option<bool> {
         self.try_take().map(|turn| turn.sleep == Sleep::Deep)
+    }
+
+    /// How many calls in a row have found nothing, where that is counted.
+    #[cfg(test)]
+    pub fn fruitless_polls(&self) -> Option<u32> {
+        let polls = self.polls.as_ref()?.lock();
+        Some(polls.unwrap_or_else(PoisonError::into_inner).fruitless())
     }
 
     /// Whether the progress thread leaves progress to callers.
@@ -253,11 +256,17 @@ impl SharedEngine {
                 turn.unlocked(|| does(something));
             }
             turn.wake_woken();
-            if self.is_waited() || std::mem::take(&mut turn.relieved) {
+            let is_polled = turn.is_polled();
+            if self.is_waited() || std::mem::take(&mut turn.relieved) || is_polled {
                 if turn.sitting > 0 && turn.park.is_some() {
                     turn.wake_all(); // one of them looks after the job
                 }
-                let most = if turn.caller_sleeps { LOOK_AROUND } else { NAP };
+                let most = match turn.caller_sleeps {
+                    true => LOOK_AROUND,
+                    // Nobody says when a caller polls no more.
+                    false if is_polled => FIRST_NAP,
+                    false => NAP,
+                };
                 turn.stand_by(stand_by.min(most));
                 turn.job.note_long_calls();
                 stand_by = (2 * stand_by).min(most);
@@ -442,11 +451,7 @@ impl SharedEngine {
             // It may be what others wait for, and nobody else finds it any more.
             self.tell_all(&mut turn);
         }
-        let (now, before) = (Instant::now(), turn.polled);
-        turn.polled = Some(now);
-        // Who asks so often makes the rounds itself; who sends or computes in between does not.
-        let is_soon = |before| now.duration_since(before) < POLLED_SOON;
-        turn.relieved |= before.is_some_and(is_soon);
+        turn.note_poll();
         self.wake_from(&mut turn, Sleep::Deep);
         turn.wake_woken();
         Ok(worked)
@@ -454,13 +459,18 @@ impl SharedEngine {
 
     /// See [`Seating::give_way`](crate::seat::Seating::give_way).
     pub fn give_way(&self, found_something: bool) {
-        // Several callers that find nothing are more than there are cores for.
-        let polls = self.polls.as_ref().and_then(|polls| polls.try_lock().ok());
-        match (found_something, polls) {
-            (true, Some(mut polls)) => polls.found(),
-            (false, Some(mut polls)) => polls.found_nothing(),
-            (true, None) => {}
-            (false, None) => thread::yield_now(),
+        let Some(polls) = &self.polls else {
+            if !found_something {
+                thread::yield_now();
+            }
+            return;
+        };
+        let polls = || polls.lock().unwrap_or_else(PoisonError::into_inner);
+        if found_something {
+            polls().found();
+        } else if polls().may_yield() {
+            let times = timed_yield(); // without the lock
+            polls().yielded(times);
         }
     }
 

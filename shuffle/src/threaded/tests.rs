@@ -5,6 +5,7 @@ mod failures;
 mod long_records;
 mod long_waits;
 mod many_threads;
+mod polls;
 
 use std::io::Write;
 use std::sync::mpsc;

@@ -95,8 +95,9 @@ pub(super) struct Guarded {
     /// A caller has made progress since the progress thread did: it makes more soon, or the nap
     /// ends.
     pub relieved: bool,
-    /// When a caller has last asked for progress without waiting.
-    pub polled: Option<Instant>,
+    /// Since when callers ask for progress without waiting, one call soon after the other, and when
+    /// the last one did.
+    polled: Option<(Instant, Instant)>,
     /// It is a caller that sleeps with it.
     pub caller_sleeps: bool,
     /// How callers pass the time, by what has helped those before.
@@ -114,6 +115,12 @@ pub(super) struct OpenWindow {
     pub id: StreamId,
     pub pushes: Pushes,
 }
+
+/// A caller that asks again before so long is one that polls,
+const POLLED_SOON: Duration = Duration::from_micros(30);
+
+/// and once it has done so for so long it does nothing else: it makes progress for all.
+const POLLED_LONG: Duration = NAP;
 
 impl Guarded {
     /// Of threads that yield so.
@@ -133,6 +140,26 @@ impl Guarded {
             window: None,
             has_cores,
         }
+    }
+
+    /// A caller asks for progress without waiting.
+    pub fn note_poll(&mut self) {
+        // A model's threads do not go by the clock.
+        if cfg!(any(trihop_loom, trihop_shuttle)) {
+            return;
+        }
+        let now = Instant::now();
+        let goes_on = |&(_, last): &(Instant, Instant)| now.duration_since(last) < POLLED_SOON;
+        let began = self.polled.filter(goes_on).map_or(now, |(began, _)| began);
+        self.polled = Some((began, now));
+    }
+
+    /// Whether a caller polls, and has done nothing else for some time.
+    pub fn is_polled(&self) -> bool {
+        let polls = |(began, last): (Instant, Instant)| {
+            last.duration_since(began) >= POLLED_LONG && last.elapsed() < POLLED_SOON
+        };
+        self.polled.is_some_and(polls)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rustc_hash::FxHashMap;
+use foldhash::fast::RandomState;
 use trihop_transport::topology::Rank;
 
 use crate::engine::BadRun;
@@ -28,6 +28,10 @@ pub struct Elsewhere {
     pub moves: u64,
 }
 
+/// By an element's key. Keys are the program's own, so that the hash need not withstand those that
+/// are chosen badly on purpose.
+pub type ByKey<V> = HashMap<u64, V, RandomState>;
+
 /// Source, number and item of a broadcast.
 pub type Logged = (u32, u64, Box<[u8]>);
 
@@ -37,11 +41,10 @@ fn logged_bytes(item: &[u8]) -> usize {
 }
 
 pub struct Table<E> {
-    /// Keys are the program's own: a fast hash does, which withstands none that are chosen badly.
-    pub here: FxHashMap<u64, Local<E>>,
+    pub here: ByKey<Local<E>>,
     /// On the owner of a key as long as there is the element; else for the step in which it has
     /// left, and the one behind that.
-    pub elsewhere: FxHashMap<u64, Elsewhere>,
+    pub elsewhere: ByKey<Elsewhere>,
     /// Elements that this rank has inserted, less those that it has removed.
     pub inserted: i64,
     /// Broadcasts heard, by source.
@@ -63,8 +66,8 @@ pub struct Table<E> {
 impl<E> Table<E> {
     pub fn new() -> Self {
         Self {
-            here: FxHashMap::default(),
-            elsewhere: FxHashMap::default(),
+            here: ByKey::default(),
+            elsewhere: ByKey::default(),
             inserted: 0,
             heard: HashMap::new(),
             log: Vec::new(),

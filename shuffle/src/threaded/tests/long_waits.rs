@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
-use std::time::Instant;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -105,23 +104,5 @@ fn a_handler_that_takes_long_is_named() {
     drop(go);
     shuffle.fence().unwrap();
     drop(shuffle);
-    job.shutdown().unwrap();
-}
-
-#[test]
-fn who_polls_without_a_pause_makes_progress_in_place_of_the_progress_thread() {
-    let job = job();
-    for _ in 0..2 {
-        until_asleep(&job);
-        let deadline = Instant::now() + WATCHDOG;
-        while job.seat().stands_by() != Some(true) {
-            job.progress().unwrap();
-            assert!(Instant::now() < deadline, "it makes progress all the same");
-        }
-        // And no longer.
-        until("it looks after the job", || {
-            job.seat().stands_by() == Some(false)
-        });
-    }
     job.shutdown().unwrap();
 }

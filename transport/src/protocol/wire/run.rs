@@ -332,17 +332,18 @@ const FETCHED_AHEAD: usize = 8;
 pub struct Records<'a> {
     left: u16,
     bytes: &'a [u8],
-    /// The lines of those that begin before so many bytes from here on are being fetched.
+    /// Lines are being fetched of those that begin before so many bytes from here on.
     fetched: usize,
 }
 
 impl Records<'_> {
-    /// Fetches the beginnings of those behind the next one, if they are as long as that, of so many
-    /// bytes.
+    /// Fetches where the next ones begin, if they are as long as this one, which has so many bytes.
     #[inline]
     fn fetch_ahead(&mut self, length: usize) {
         let step = length.max(line::BYTES);
         let until = (FETCHED_AHEAD * step).min(self.bytes.len());
+        // Longer ones before have fetched few of these lines.
+        self.fetched = self.fetched.min(FETCHED_AHEAD * step);
         while self.fetched < until {
             line::fetch(self.bytes.as_ptr().wrapping_add(self.fetched));
             self.fetched += step;
