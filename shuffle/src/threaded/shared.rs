@@ -256,17 +256,12 @@ impl SharedEngine {
                 turn.unlocked(|| does(something));
             }
             turn.wake_woken();
-            let is_polled = turn.is_polled();
-            if self.is_waited() || std::mem::take(&mut turn.relieved) || is_polled {
+            let is_left_alone = std::mem::take(&mut turn.relieved) || turn.is_polled();
+            if self.is_waited() || is_left_alone {
                 if turn.sitting > 0 && turn.park.is_some() {
                     turn.wake_all(); // one of them looks after the job
                 }
-                let most = match turn.caller_sleeps {
-                    true => LOOK_AROUND,
-                    // Nobody says when a caller polls no more.
-                    false if is_polled => FIRST_NAP,
-                    false => NAP,
-                };
+                let most = if turn.caller_sleeps { LOOK_AROUND } else { NAP };
                 turn.stand_by(stand_by.min(most));
                 turn.job.note_long_calls();
                 stand_by = (2 * stand_by).min(most);

@@ -15,7 +15,7 @@ use crate::engine::outbound::Pushes;
 use crate::engine::outbox::Outbox;
 use crate::engine::sink::Handlers;
 use crate::job::{JobState, wake_each};
-use crate::seat::{Looking, NAP, Park, TurnHandler, Yields, timed_yield};
+use crate::seat::{FIRST_NAP, Looking, NAP, Park, TurnHandler, Yields, timed_yield};
 
 /// How who looks after the job sleeps: one thread, with its [`Park`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +116,9 @@ pub(super) struct OpenWindow {
     pub pushes: Pushes,
 }
 
-/// A caller that asks again before so long is one that polls,
-const POLLED_SOON: Duration = Duration::from_micros(30);
+/// A caller that asks again before so long is one that polls: before the progress thread, which
+/// stands by, looks again,
+const POLLED_SOON: Duration = FIRST_NAP;
 
 /// and once it has done so for so long it does nothing else: it makes progress for all.
 const POLLED_LONG: Duration = NAP;
