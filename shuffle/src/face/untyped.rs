@@ -544,6 +544,9 @@ impl<S: Seat> Untyped<S> {
             4 => self.extend::<4>(targets, items),
             8 => self.extend::<8>(targets, items),
             16 => self.extend::<16>(targets, items),
+            24 => self.extend::<24>(targets, items),
+            32 => self.extend::<32>(targets, items),
+            64 => self.extend::<64>(targets, items),
             item_bytes => {
                 let mut pairs = targets.iter().zip(items.chunks_exact(item_bytes));
                 let outcome = match self.handle.is_at_once(self.handle.rank) {
