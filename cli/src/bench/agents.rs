@@ -36,19 +36,15 @@ fn agents_of(process: u32) -> Vec<u32> {
         let about = &seen.about;
         about.is_relay && about.job == first.about.job && seen.process != process
     };
+    let all = observe::find().unwrap_or_default();
     // Mini-ranks have relays too, in their own processes, which say their time themselves.
-    let has_rank = |process: u32, all: &[Seen]| {
+    let has_rank = |process: u32| {
         let mut of_process = all.iter().filter(|seen| seen.process == process);
         of_process.any(|seen| !seen.about.is_relay && seen.about.job == first.about.job)
     };
-    let all = observe::find().unwrap_or_default();
-    let mut agents: Vec<u32> = all
-        .iter()
-        .filter(|seen| is_agent(seen) && !has_rank(seen.process, &all))
-        .map(|seen| seen.process)
-        .collect();
-    agents.dedup();
-    agents
+    let agents = all.iter().filter(|seen| is_agent(seen));
+    let agents = agents.map(|seen| seen.process);
+    agents.filter(|&process| !has_rank(process)).collect()
 }
 
 /// The clock of a process's time on processors, if there is such a process.

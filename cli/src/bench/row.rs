@@ -13,7 +13,7 @@ use super::session::Team;
 use super::{BenchArgs, Error, Seat, table};
 use crate::output;
 
-/// Whether it was said what some figures lack.
+/// Whether it was said that system calls are not counted, and that agents are left out.
 static UNCOUNTED: Once = Once::new();
 static WITHOUT_AGENTS: Once = Once::new();
 
@@ -125,10 +125,8 @@ pub fn with_provider(
         match &kernel.syscalls {
             Ok(number) => syscalls = Some(*number),
             Err(why) if job.rank().0 == 0 => {
-                say_once(
-                    &UNCOUNTED,
-                    format_args!("system calls are not counted: {why}"),
-                );
+                let what = format_args!("system calls are not counted: {why}");
+                say_once(&UNCOUNTED, what);
             }
             Err(_) => {}
         }
@@ -136,8 +134,8 @@ pub fn with_provider(
     let topology = job.topology();
     let agents = topology.endpoints() - topology.size();
     if job.rank().0 == 0 && topology.has_agents() && !agents::are_known(agents) {
-        let without = "CPU per message leaves agents out: they have no counters_page";
-        say_once(&WITHOUT_AGENTS, format_args!("{without}"));
+        let what = format_args!("CPU per message leaves agents out: they have no counters_page");
+        say_once(&WITHOUT_AGENTS, what);
     }
     let total = case.messages as f64;
     let median = seconds[seconds.len() / 2];
@@ -181,7 +179,7 @@ fn seat(asked: Seat, api: &str, topology: &Topology) -> Seat {
     }
 }
 
-/// Says once why a column is empty.
+/// Says once what figures lack.
 fn say_once(told: &Once, what: Arguments<'_>) {
     told.call_once(|| output::say("trihop bench", what));
 }

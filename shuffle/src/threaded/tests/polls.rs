@@ -48,9 +48,10 @@ fn who_polls_between_pauses_has_the_progress_thread_go_on() {
 #[test]
 fn polls_of_threads_are_counted_until_one_finds_something() {
     let job = job();
-    let Some(0) = job.seat().fruitless_polls() else {
+    if job.seat().fruitless_polls().is_none() {
+        eprintln!("skipped: this machine has one core");
         return job.shutdown().unwrap();
-    };
+    }
     let fruitless = || job.seat().fruitless_polls().unwrap();
     while !job.progress().unwrap() && fruitless() < 3 {}
     job.seat().give_way(false);
