@@ -835,7 +835,7 @@ typedef struct trihop_stats_t {
   uint64_t batches_sent;
   // Batches received from other nodes.
   uint64_t batches_received;
-  // Batches that came by rendezvous.
+  // Batches, and long records in memory that nodes share, that came by rendezvous.
   uint64_t announced;
   // Control messages sent.
   uint64_t controls_sent;

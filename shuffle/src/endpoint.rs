@@ -28,7 +28,7 @@ use trihop_transport::topology::Topology;
 
 use crate::config::{Options, PoolLimits, StreamOptions};
 use crate::engine::at_once::OwnSend;
-use crate::engine::inbound::{CONTROL_BYTES, Links};
+use crate::engine::inbound::{CONTROL_BYTES, LinkPlan, Links};
 use crate::engine::outbound::Outbound;
 use crate::engine::queues::Queues;
 use crate::engine::rounds::Rounds;
@@ -38,6 +38,7 @@ pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::member::{Loss, Members};
 use crate::queue::lanes::Lanes;
+use crate::queue::limits::LinkTerms;
 use crate::queue::limits::StageOptions;
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::Remotes;
@@ -432,6 +433,14 @@ impl Engine {
         link.map_or(usize::MAX, |link| left(link.limits().posted_receives))
     }
 
+    /// The same with whatever else links do differently.
+    pub fn link_terms(&self) -> LinkTerms {
+        let link = self.link.as_ref();
+        link.map_or(LinkTerms::ANY, |link| {
+            LinkTerms::of(self.receives() as u64, link.limits().mover)
+        })
+    }
+
     /// The number of a new stream. All ranks take it at the same time, whatever comes of the
     /// stream.
     pub fn take_number(&mut self) -> Result<u16> {
@@ -445,13 +454,12 @@ impl Engine {
     }
 
     /// Second half: attaches this rank's own inbox and the links. Those of the node's other members
-    /// follow, by [`Engine::attach_inbox`]. `receives` is what any endpoint of the job takes more
-    /// at least.
+    /// follow, by [`Engine::attach_inbox`]. `terms` are those of all endpoints of the job.
     pub fn connect(
         &mut self,
         id: u16,
         prepared: Prepared,
-        receives: usize,
+        terms: LinkTerms,
         sink: Sink,
     ) -> Result<StreamId> {
         let Prepared {
@@ -488,7 +496,7 @@ impl Engine {
         let (mut sizes, mut batches, mut notices, mut links) =
             (BatchSizes::default(), None, None, None);
         if let Some(link) = self.link.as_deref_mut().filter(|_| count > 0) {
-            let on_demand = is_on_demand(&route, &options, receives);
+            let on_demand = is_on_demand(&route, &options, terms.receives as usize);
             sizes = stream_sizes.batch_sizes(&options, link.limits(), on_demand);
             let [batch_slots, notice_slots] = send_slots(&options, &pools, &sizes, count);
             // Only what is announced for a read needs to be readable, and short batches are never
@@ -502,16 +510,18 @@ impl Engine {
             batches = Some(link.create_pool(sizes.buffer_bytes, batch_slots, access)?);
             notices = Some(link.create_pool(CONTROL_BYTES, notice_slots, Access::Departures)?);
             let limits = link.limits();
-            let posted = self.posted;
-            let plan = link_plan(
-                &route,
-                &options,
-                &stream_sizes,
-                sizes,
-                posted,
-                &pools,
-                limits,
-            );
+            let plan = LinkPlan {
+                posted: self.posted,
+                ..link_plan(
+                    self.topology.place(),
+                    &route,
+                    &options,
+                    &stream_sizes,
+                    sizes,
+                    &pools,
+                    limits,
+                )
+            };
             let opened = Links::open(link, identity, &plan, &mut self.completions)?;
             self.posted += opened.posted;
             links = Some(opened);
@@ -525,7 +535,10 @@ impl Engine {
         remotes.trace = self.trace.of_stream(id);
         let inbound = Inbound::new(inbox, links, &route, &options);
         let (members, topology) = (Arc::clone(&self.members), self.topology.clone());
-        let mut queues = Queues::new(route, members, topology, lanes, remotes);
+        // What is longer than a frame: where nobody offers it, it is in fragments.
+        let least = options.shares().least_offer_bytes;
+        let offers = least.max(stream_sizes.frame_bytes + 1)..=terms.longest_offer as usize;
+        let mut queues = Queues::new(route, members, topology, lanes, remotes, offers);
         if id == SYSTEM_STREAM {
             queues = queues.of_all_streams();
         }

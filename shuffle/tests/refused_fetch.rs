@@ -18,6 +18,7 @@ fn one_record(mover: Mover, seed: u64) -> (bool, bool) {
     let topology = Topology::from_node_sizes(&[1, 1], Rank(0)).unwrap();
     let options = SimulationOptions {
         network: SimOptions {
+            refuses_areas: false,
             seed,
             max_delay: 0,
             refuse_one_in: 2,

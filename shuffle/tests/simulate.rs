@@ -84,6 +84,7 @@ impl Plan {
             kept_bytes: if own_slots < ALL_OWN { 128 } else { 0 },
             limits,
             rules: Rules::default(),
+            refuses_areas: dice.one_of(&[false, false, false, true]),
         };
         // That of three hops twice as often as any other.
         let routes: Vec<_> = RouteName::all()
@@ -149,6 +150,8 @@ fn tiny(dice: &mut Dice) -> StreamOptions {
             receive_pool_bytes: dice.one_of(&[1, 64 << 10]),
             small_slot_bytes: dice.one_of(&[192, 256, 4096]),
             own_slots: dice.one_of(&[0, 8, ALL_OWN, ALL_OWN]),
+            block_bytes: dice.one_of(&[0, 32 << 10, 256 << 10]),
+            least_offer_bytes: dice.one_of(&[0, 5000, 128 << 10]),
             ..Shares::default()
         }),
         ..StreamOptions::default()

@@ -7,9 +7,12 @@
 //! writing.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::memory::lent::Registered;
 use crate::memory::pool::{Buffer, Pool};
+use crate::memory::segment::Segment;
 
 /// A connected remote endpoint, as an index that its link gave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +54,9 @@ pub enum Access {
     Departures,
     /// Messages that leave, and what peers read: the only memory that they can reach by themselves.
     Readable,
-    /// All of it, for benchmarks and tests that use one pool each way.
+    /// Messages that come and that leave, and what this side reads.
+    Messages,
+    /// All of it.
     All,
 }
 
@@ -177,6 +182,19 @@ pub trait Link: Send {
     /// # Errors
     /// When memory or registrations run out; the text names the limit to raise.
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool>;
+
+    /// Registers `bytes` of a segment from `first` on for `access`, so that they can be lent for
+    /// buffers.
+    ///
+    /// # Errors
+    /// When the segment is shorter, or registrations run out; the text names the limit to raise.
+    fn register(
+        &mut self,
+        segment: &Arc<Segment>,
+        first: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Arc<Registered>>;
 
     /// Starts sending the first `bytes` of `buffer`.
     ///

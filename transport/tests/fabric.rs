@@ -5,6 +5,8 @@
 
 #![allow(clippy::print_stdout, reason = "a skipped provider is named")]
 
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trihop_transport::Error;
@@ -13,7 +15,9 @@ use trihop_transport::fabric::{self, Choice, Verdict};
 use trihop_transport::link::{
     Access, Completion, Link, Mover, Peer, PostError, RemoteMemory, Tag, Token,
 };
+use trihop_transport::memory::lent::{Lend, Lender};
 use trihop_transport::memory::pool::{Buffer, Pool};
+use trihop_transport::memory::segment::Segment;
 
 const PROVIDERS: [&str; 3] = ["tcp", "tcp;ofi_rxm", "shm"];
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -118,6 +122,23 @@ impl Pair {
                 Err(PostError::Failed(_, e)) => panic!("read refused: {e}"),
             }
             self.progress("room for a read");
+        }
+    }
+
+    /// Posts a buffer on the first side, with progress on both while the provider has no room.
+    fn post(
+        &mut self,
+        what: &str,
+        mut buffer: Buffer,
+        post: impl Fn(&mut dyn Link, Peer, Buffer) -> Result<(), PostError>,
+    ) {
+        loop {
+            match post(&mut *self.links[0], self.peers[0], buffer) {
+                Ok(()) => return,
+                Err(PostError::WouldBlock(back)) => buffer = back,
+                Err(PostError::Failed(_, error)) => panic!("{what} is refused: {error}"),
+            }
+            self.progress(what);
         }
     }
 
@@ -355,6 +376,93 @@ fn peers_memory_is_read() {
             drop((first, source));
         }
         pair.assert_all_home();
+    });
+}
+
+/// A part of a segment, lent for buffers.
+struct Part(Arc<Segment>, usize, usize);
+
+// SAFETY: the segment stays mapped while the value lives, and this test has one for each range.
+unsafe impl Lend for Part {
+    fn first(&self) -> NonNull<u8> {
+        // SAFETY: the test names bytes of the segment.
+        NonNull::new(unsafe { self.0.as_ptr().add(self.1) }).expect("a mapping")
+    }
+
+    fn bytes(&self) -> usize {
+        self.2
+    }
+}
+
+#[test]
+fn memory_that_is_lent_is_sent_received_and_read_in_place() {
+    const FIRST: usize = 8192;
+    const BYTES: usize = 512 << 10;
+    for_each_provider(|provider| {
+        let mut pair = Pair::open(provider, BYTES, 2);
+        let segments = [(); 2].map(|()| Segment::create(FIRST + 2 * BYTES).expect("a segment"));
+        let lender = |pair: &mut Pair, side: usize, access| {
+            let link = &mut pair.links[side];
+            let segment = &segments[side];
+            let registered = link.register(segment, FIRST, 2 * BYTES, access);
+            let part = Part(Arc::clone(segment), FIRST + BYTES, BYTES);
+            Lender::new(part, &registered.expect("it registers"))
+                .unwrap_or_else(|_| panic!("it was registered"))
+        };
+        let too_long = pair.links[0].register(&segments[0], FIRST, 3 * BYTES, Access::All);
+        assert!(too_long.is_err(), "{provider}");
+        // Sent out of one and received into the other, from different places.
+        let mut source = lender(&mut pair, 0, Access::Departures);
+        let mut target = lender(&mut pair, 1, Access::Messages);
+        let bytes = 100_000;
+        let place = target.take(128 << 10, bytes).expect("memory");
+        pair.links[1]
+            .post_receive(Tag(1), place, Token(1))
+            .expect("room");
+        let mut buffer = source.take(64, bytes).expect("memory");
+        fill(&mut buffer, bytes, 7);
+        pair.post("a send", buffer, |link, peer, buffer| {
+            link.post_send(peer, Tag(1), buffer, bytes, Token(2))
+        });
+        pair.until("a message", |ended| ended.iter().all(|of| !of.is_empty()));
+        match pair.ended[1].pop() {
+            Some(Completion::Received {
+                buffer,
+                bytes: came,
+                ..
+            }) => {
+                assert_eq!(came, bytes, "{provider}");
+                assert_filled(&buffer, bytes, 7);
+            }
+            other => panic!("{provider}: {other:?} instead of a message"),
+        }
+        pair.ended[0].clear();
+        assert!(source.is_home() && target.is_home(), "{provider}");
+        // Read out of one into the other.
+        let mut source = lender(&mut pair, 1, Access::Readable);
+        let mut target = lender(&mut pair, 0, Access::All);
+        let mut whole = source.take(0, BYTES).expect("memory");
+        fill(&mut whole, BYTES, 9);
+        drop(whole);
+        let remote = source.remote();
+        let from = 256 << 10;
+        let part = RemoteMemory {
+            address: remote.address + from as u64,
+            ..remote
+        };
+        let place = target.take(64, bytes).expect("memory");
+        pair.post("a read", place, |link, peer, buffer| {
+            link.post_read(peer, part, buffer, bytes, Token(3))
+        });
+        pair.until("a read", |ended| !ended[0].is_empty());
+        match pair.ended[0].pop() {
+            Some(Completion::Read { buffer, .. }) => {
+                let right = (0..bytes).all(|at| buffer[at] == byte(from + at, 9));
+                assert!(right, "{provider}");
+            }
+            other => panic!("{provider}: {other:?} instead of a read"),
+        }
+        assert!(source.end().is_ok() && target.end().is_ok(), "{provider}");
     });
 }
 

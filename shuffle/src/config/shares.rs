@@ -18,6 +18,9 @@ macro_rules! shares {
             pub own_slots: usize,
             /// The longest that a lane gets, where its share affords that.
             pub longest_lane_bytes: usize,
+            /// The shortest record that links offer to their other ends, which fetch it out of the
+            /// memory that it lies in.
+            pub least_offer_bytes: usize,
         }
 
         impl Shares {
@@ -32,6 +35,7 @@ macro_rules! shares {
                     reassembly_bytes: (2 * max_message_bytes).max(1),
                     own_slots: usize::MAX,
                     longest_lane_bytes: Self::LANE_BYTES,
+                    least_offer_bytes: Self::LEAST_OFFER_BYTES,
                 }
             }
 
@@ -41,6 +45,7 @@ macro_rules! shares {
                     self.reassembly_bytes,
                     self.own_slots,
                     self.longest_lane_bytes,
+                    self.least_offer_bytes,
                 ];
                 let words = [$(self.$name),+].into_iter().chain(own);
                 words.map(|word| word as u64).collect()
@@ -54,6 +59,7 @@ macro_rules! shares {
                     reassembly_bytes: words.next()?,
                     own_slots: words.next()?,
                     longest_lane_bytes: words.next()?,
+                    least_offer_bytes: words.next()?,
                 };
                 words.next().is_none().then_some(shares)
             }
@@ -73,8 +79,9 @@ shares! {
     /// Lanes into a rank. Each has 64 KiB (of DeltaFS 256) where that affords it, less where many
     /// ranks share a node, never below 4 KiB.
     lane_budget_bytes = 1 / 16 in (8192 to usize::MAX);
-    /// Records of 16 KiB and more that a rank sends inside of its node: they are read there.
-    /// Nothing where no record is so long, or the route is `fabric-only`.
+    /// Records of 16 KiB and more that a rank sends inside of its node, where they are read in
+    /// place; those of 128 KiB and more that it sends to other nodes, or gets from there. Nothing
+    /// where no record is so long, or the route is `fabric-only`.
     block_bytes = 1 / 8 in (0 to 64 << 20);
     /// Open runs of all targets: their frames take twice this at most.
     run_table_bytes = 1 / 128 in (64 to usize::MAX);
@@ -92,6 +99,10 @@ impl Shares {
     /// Longest lane of a stream, unless given otherwise: more than that drives what producer and
     /// consumer have in their caches out of them.
     const LANE_BYTES: usize = 64 << 10;
+
+    /// The shortest record that is offered, unless given otherwise: a shorter one is in a batch
+    /// sooner than it is asked for.
+    const LEAST_OFFER_BYTES: usize = 128 << 10;
 
     /// The `memory_bytes` of which so many are the share of this name.
     pub(crate) fn whole(name: &str, bytes: usize) -> usize {
@@ -125,6 +136,7 @@ mod tests {
             reassembly_bytes,
             own_slots: _,
             longest_lane_bytes: _,
+            least_offer_bytes: _,
             block_bytes,
         } = Shares::default();
         let memory = deliverq_bytes + send_pool_bytes + receive_pool_bytes + lane_budget_bytes;

@@ -5,7 +5,8 @@ use trihop_transport::memory::pool::Buffer;
 use trihop_transport::protocol::tags::{TagClass, Tags};
 use trihop_transport::protocol::wire::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
-    Epoch, RunHeader, run_flags,
+    Epoch, PART_UNIT_BYTES, RUN_HEADER_BYTES, RecordAnnouncement, RunHeader, SHARED_RECORD_BYTES,
+    run_flags,
 };
 use trihop_transport::secret::Secret;
 use trihop_transport::sim::{Net, SimOptions};
@@ -420,11 +421,99 @@ fn a_member_whose_announcement_cannot_be_is_an_error_that_names_it() {
 }
 
 #[test]
+fn a_member_that_offers_a_record_that_cannot_be_is_an_error_that_names_it() {
+    let run = RunHeader {
+        target: 1,
+        source: 0,
+        count: 1,
+        flags: run_flags::SHARED,
+    };
+    let offer = |bytes: u32, mover: u32, run: RunHeader| {
+        let mut head = [0; RUN_HEADER_BYTES];
+        run.write(RUN_HEADER_BYTES + SHARED_RECORD_BYTES, &mut head);
+        let announcement = RecordAnnouncement {
+            memory: Announcement {
+                address: 0.into(),
+                key: 0.into(),
+                bytes: bytes.into(),
+                mover: mover.into(),
+            },
+            run: head,
+            kind: 0.into(),
+            reserved: 0.into(),
+        };
+        let payload = announcement.as_bytes();
+        let header = header(BatchKind::Record, payload.len() as u32);
+        refused(TagClass::Small, &header, payload)
+    };
+    let long = 1 << 20;
+    assert!(offer(100, 1, run).contains("100 bytes announced"));
+    assert!(offer(1 << 30, 1, run).contains("1073741824 bytes announced"));
+    assert!(offer(long, 0, run).contains("mover 0"));
+    let nobody = RunHeader { target: 2, ..run };
+    assert!(offer(long, 2, nobody).contains("rank 2"));
+    let plain = RunHeader { flags: 0, ..run };
+    assert!(offer(long, 2, plain).contains("announced by a run"));
+    let several = RunHeader { count: 2, ..run };
+    assert!(offer(long, 2, several).contains("2 records"));
+    let short = refused(TagClass::Small, &header(BatchKind::Record, 8), &[0; 8]);
+    assert!(short.contains("wrong length"), "{short}");
+}
+
+/// What rank 0 says of notices of rank 1's for a record of 300,000 bytes that it has offered.
+fn asked(parts: &[(usize, u32)]) -> Option<String> {
+    let net = network();
+    let mut world = attacked(&net);
+    world.out(0).queues.lanes.lending(0);
+    world.round(0, 0).unwrap();
+    assert!(world.send(0, 1, 0, 300_000));
+    for tick in 1..100 {
+        net.tick();
+        world.round(0, tick * TICK_NS).unwrap();
+    }
+    let remotes = &mut world.out(0).queues.remotes;
+    let notices: Vec<_> = parts
+        .iter()
+        .map(|&(from, bytes)| ClearToSend {
+            sequence: 0.into(),
+            slot: 0.into(),
+            first: ((from / PART_UNIT_BYTES) as u32).into(),
+            bytes: bytes.into(),
+        })
+        .collect();
+    if !notices
+        .iter()
+        .all(|notice| remotes[0].clear_to_send(notice))
+    {
+        return Some("none".to_owned());
+    }
+    (100..200).find_map(|tick| Some(world.round(0, tick * TICK_NS).err()?.to_string()))
+}
+
+#[test]
+fn each_part_of_a_record_is_sent_once() {
+    assert_eq!(asked(&[(0, 1000)]), None);
+    assert_eq!(asked(&[(1024, 5), (0, 1000), (299_968, 32)]), None);
+    for wrong in [(0, 0), (0, 300_001), (299_968, 33), (300_032, 1)] {
+        assert_eq!(asked(&[wrong]).as_deref(), Some("none"), "{wrong:?}");
+    }
+    for twice in [
+        [(0, 1000), (0, 1000)],
+        [(0, 1000), (960, 1)],
+        [(64, 64), (0, 65)],
+    ] {
+        let text = asked(&twice).expect("it was asked for before");
+        assert!(text.contains("rank 1") && text.contains("twice"), "{text}");
+    }
+}
+
+#[test]
 fn a_member_whose_clear_to_send_cannot_be_is_an_error_that_names_it() {
     let notice = ClearToSend {
         sequence: 5.into(),
         slot: 0.into(),
-        reserved: 0.into(),
+        first: 0.into(),
+        bytes: 0.into(),
     };
     let control = |payload: &[u8]| {
         let header = header(BatchKind::Control, payload.len() as u32);

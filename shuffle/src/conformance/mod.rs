@@ -15,6 +15,7 @@ mod fences;
 mod limits;
 mod long_records;
 mod membership;
+mod offers;
 mod on_demand;
 mod providers;
 pub(crate) mod ranks;

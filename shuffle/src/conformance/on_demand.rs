@@ -88,7 +88,7 @@ fn ends_with_more_receives_left_do_as_the_others() {
     };
     let came = Cell::new(0);
     let mut job = Simulation::new(&topology, options, |_, _, _| came.set(came.get() + 1)).unwrap();
-    let receives: Vec<usize> = job.receives.to_vec();
+    let receives: Vec<u64> = job.terms.iter().map(|terms| terms.receives).collect();
     let lone = topology.size() - 1;
     for stream in 0..3 {
         job.use_stream(stream).unwrap();

@@ -85,6 +85,7 @@ pub fn sim(seed: u64) -> Fabric {
         kept_bytes: kept_bytes(seed),
         limits,
         rules: Rules::default(),
+        refuses_areas: seed % 5 == 4,
     }))
 }
 
@@ -205,5 +206,6 @@ pub fn sim_with_eager(seed: u64, eager_bytes: usize) -> Fabric {
         kept_bytes: kept_bytes(seed),
         limits,
         rules: Rules::default(),
+        refuses_areas: seed % 5 == 4,
     }))
 }

@@ -1,6 +1,7 @@
 //! What is delivered.
 
 use trihop_transport::protocol::wire::Run;
+use trihop_transport::ring::Block;
 
 /// What arrived for this rank.
 pub(crate) enum Delivery<'a> {
@@ -14,11 +15,13 @@ pub(crate) enum Delivery<'a> {
     },
 }
 
-/// The bytes of a record that came in fragments.
+/// The bytes of a record that came in fragments, or lies in a block.
 pub(crate) enum LongBytes<'a> {
     Lent(&'a [u8]),
     /// Whoever wants the memory too takes it out.
     Given(&'a mut Vec<u8>),
+    /// The same of a block.
+    Shared(&'a mut Option<Block>),
 }
 
 impl<'a> LongBytes<'a> {
@@ -26,6 +29,7 @@ impl<'a> LongBytes<'a> {
         match self {
             Self::Lent(bytes) => bytes,
             Self::Given(bytes) => bytes,
+            Self::Shared(block) => block.as_deref().unwrap_or_default(),
         }
     }
 
@@ -33,6 +37,7 @@ impl<'a> LongBytes<'a> {
         match self {
             Self::Lent(bytes) => bytes,
             Self::Given(bytes) => bytes,
+            Self::Shared(block) => block.as_deref().unwrap_or_default(),
         }
     }
 }

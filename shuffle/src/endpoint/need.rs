@@ -49,7 +49,9 @@ pub(super) fn block_bytes(
         _ => item_bytes,
     };
     let bytes = options.shares().block_bytes;
-    let is_of_use = !topology.is_relay()
+    // A relay has them for what comes over its links; items come in pieces.
+    let is_relay_of_others = topology.is_relay() && (topology.nodes() == 1 || item_bytes > 0);
+    let is_of_use = !is_relay_of_others
         && longest >= LEAST_BYTES
         && bytes > LEAST_BYTES
         && !matches!(options.route, RouteName::FabricOnly(_));
@@ -59,13 +61,13 @@ pub(super) fn block_bytes(
     }
 }
 
-/// What the links of a stream need to receive, beside `posted` receives of other streams.
+/// What the links of a stream need to receive, as the first of an endpoint's.
 pub(super) fn link_plan(
+    place: u32,
     route: &JobRoute,
     options: &StreamOptions,
     stream_sizes: &StreamSizes,
     sizes: BatchSizes,
-    posted: usize,
     pools: &PoolLimits,
     limits: &Limits,
 ) -> LinkPlan {
@@ -78,7 +80,10 @@ pub(super) fn link_plan(
         sizes,
         in_flight: route.numbers().zip(&stream_sizes.links).map(most).sum(),
         receive_pool_bytes: 0,
-        posted,
+        posted: 0,
+        place,
+        frame_bytes: stream_sizes.frame_bytes,
+        most_bytes: options.max_message_bytes,
     };
     // Beside what it has without any memory of the pool, which is one large slot at least.
     let least = plan.bytes(limits.posted_receives, limits.mover);
@@ -132,7 +137,8 @@ impl Need {
         if let Some(limits) = limits.filter(|_| links > 0) {
             let sizes = stream_sizes.batch_sizes(options, limits, on_demand);
             let [batches, notices] = send_slots(options, pools, &sizes, links);
-            let plan = link_plan(route, options, &stream_sizes, sizes, 0, pools, limits);
+            let place = topology.place();
+            let plan = link_plan(place, route, options, &stream_sizes, sizes, pools, limits);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
             need.receive_pools = plan.bytes(limits.posted_receives, limits.mover);
         }

@@ -1,10 +1,10 @@
 //! What a stream does with a run that is here: on to its next hop, into its copies, or delivered.
 
+mod shared;
+
 use std::collections::{HashMap, HashSet};
 
-use trihop_transport::protocol::wire::{
-    BadRun, RUN_HEADER_BYTES, Run, RunHeader, SharedRecord, run_flags,
-};
+use trihop_transport::protocol::wire::{BadRun, RUN_HEADER_BYTES, Run, RunHeader, run_flags};
 use trihop_transport::ring::census::COLOURS;
 use trihop_transport::topology::{Rank, Topology};
 
@@ -13,10 +13,11 @@ use super::outbound::Outbound;
 use super::outbox::Outbox;
 use super::rounds::Rounds;
 use super::sink::{Handlers, Sink};
-use crate::deliver::{Assembled, Delivery, LongBytes, Reassembly, Whole, aligned};
+use crate::deliver::{Assembled, Delivery, LongBytes, Reassembly, aligned};
 use crate::queue::{Input, long_buffers};
 use crate::route::{EndpointId, Stage};
 use crate::stats::Stats;
+use shared::InPieces;
 
 /// Front runs that have moved on in part.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub(crate) struct Begun {
     copying: HashMap<Input, Copying>,
     /// Target and source of the long records that are passed on and have not ended.
     records: HashMap<Input, (u32, u32)>,
+    /// Those of them that lay in memory which the node shares, and go on in pieces.
+    in_pieces: HashMap<Input, InPieces>,
     /// Those of who is lost, from which nothing is taken any more.
     closed: Vec<Input>,
 }
@@ -47,6 +50,7 @@ impl Begun {
     pub fn close(&mut self, input: Input) {
         self.closed.push(input);
         self.records.remove(&input);
+        self.in_pieces.remove(&input);
         self.taken.remove(&input);
         self.copying.remove(&input);
         self.blocked.remove(&input);
@@ -111,6 +115,9 @@ impl<H: Handlers> Forwarding<'_, H> {
         input: Input,
     ) -> std::result::Result<Option<usize>, BadRun> {
         let (run, _) = Run::split(runs, self.topology.size())?;
+        if run.is_shared() {
+            return Err(BadRun::Shared("it came over a link"));
+        }
         let moved = self.forward(at, &run, input)?;
         if moved && run.is_fragment() {
             self.record = Some(!run.is_last());
@@ -146,12 +153,10 @@ impl<H: Handlers> Forwarding<'_, H> {
         }
         let target = Rank(run.header.target);
         if self.topology.endpoint() == target.into() {
-            return self.deliver(run, input);
+            return self.deliver(at, run, input);
         }
         if run.is_shared() {
-            return Err(BadRun::Shared(
-                "it is for another rank than it was given to",
-            ));
+            return self.pass_shared(at, run, input);
         }
         let pushed = self
             .out()
@@ -218,7 +223,7 @@ impl<H: Handlers> Forwarding<'_, H> {
         }
         // To a relay it comes for its copies alone.
         copying.delivered =
-            copying.delivered || self.topology.is_relay() || self.deliver(run, input)?;
+            copying.delivered || self.topology.is_relay() || self.deliver(at, run, input)?;
         let done = copying.delivered && copying.next == copies;
         if !done {
             self.begun.copying.insert(input, copying);
@@ -226,11 +231,16 @@ impl<H: Handlers> Forwarding<'_, H> {
         Ok(done)
     }
 
-    fn deliver(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
+    fn deliver(
+        &mut self,
+        at: Stage,
+        run: &Run<'_>,
+        input: Input,
+    ) -> std::result::Result<bool, BadRun> {
         self.heard[run.colour()] += 1;
         self.out().queues.hide_census();
         if run.is_shared() {
-            return self.deliver_shared(run, input);
+            return self.deliver_shared(at, run, input);
         }
         let records = usize::from(run.header.count).max(1);
         let is_plain = !run.is_fragment();
@@ -310,51 +320,6 @@ impl<H: Handlers> Forwarding<'_, H> {
         };
         self.note_blocked(!admitted, input);
         admitted
-    }
-
-    /// Delivers a record that lies in memory of its source's.
-    #[cold]
-    fn deliver_shared(&mut self, run: &Run<'_>, input: Input) -> std::result::Result<bool, BadRun> {
-        let nowhere = BadRun::Shared("nothing lies where it is said to");
-        let record = SharedRecord::read(run.payload).ok_or(nowhere)?;
-        let RunHeader { source, target, .. } = run.header;
-        if (record.end, source) != (self.from, self.from) {
-            return Err(BadRun::Shared("it is another rank's"));
-        }
-        if !self.admits(1, record.place.bytes(), input) {
-            return Ok(false);
-        }
-        let out = &mut self.outs[self.own];
-        let (is_item, most, size) = (out.item_bytes() > 0, out.most_bytes(), out.size());
-        let block = out.queues.claim(&record).ok_or(nowhere)?;
-        let whole = if is_item {
-            let item = RunHeader {
-                source,
-                target,
-                count: 1,
-                flags: 0,
-            };
-            let (run, rest) = Run::split(&block, size)?;
-            if run.header != item || !rest.is_empty() {
-                return Err(BadRun::Shared("it is no item of that rank's"));
-            }
-            Whole::Item(item)
-        } else {
-            if block.len() > most {
-                return Err(BadRun::Shared("it is too long"));
-            }
-            let kind = record.kind;
-            Whole::Record { source, kind }
-        };
-        if let Sink::Thread(handover) = &mut *self.sink
-            && !self.discards
-        {
-            handover.keep(block, whole);
-            self.stats.runs_delivered += 1;
-            return Ok(true);
-        }
-        self.hand_over(whole.delivery(&block), 0, 1)?;
-        Ok(true)
     }
 
     /// Hands records over from number `done` on; returns how many of `all` are done then.

@@ -4,17 +4,20 @@
 mod controls;
 mod fetch;
 mod open;
+mod pull;
+mod slots;
 
 pub(crate) use open::LinkPlan;
+pub(crate) use pull::Pulled;
 
-use trihop_transport::link::{Completion, Link, Mover, PostError, RemoteMemory};
+use trihop_transport::link::{Completion, Link, PostError, RemoteMemory};
 use trihop_transport::memory::pool::{Buffer, Pool};
 use trihop_transport::protocol::credit::{Place, Shared};
 use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, RecordAnnouncement,
 };
 use trihop_transport::topology::EndpointId;
 use zerocopy::FromBytes;
@@ -28,6 +31,7 @@ use crate::queue::remotes::Remotes;
 use crate::route::Stage;
 use crate::stats::Stats;
 use crate::trace::OfBatch;
+use pull::{end_part, mover_of};
 
 /// Size of a control message's receive slot: a header and up to four clear-to-send notices.
 pub(crate) const CONTROL_BYTES: usize = 128;
@@ -55,6 +59,18 @@ fn has_joined(members: &Members, header: &BatchHeader) -> bool {
     }
 }
 
+/// A copy of runs in memory of their own.
+///
+/// # Errors
+/// No memory.
+fn copy_of(runs: &[u8]) -> Result<Box<[u8]>> {
+    let (mut copy, bytes) = (Vec::new(), runs.len());
+    copy.try_reserve_exact(bytes)
+        .map_err(|_| Error::NoMemory { bytes })?;
+    copy.extend_from_slice(runs);
+    Ok(copy.into())
+}
+
 /// How an announced batch came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
@@ -79,6 +95,15 @@ pub(crate) struct Links {
     stages: Vec<Stage>,
     fetches: Fetches,
     fetch_pool: Option<Pool>,
+    /// Parts of records that are on their way into blocks beside the first of each link, and how
+    /// many may be. Where links are many, the first of each is one of them, too.
+    more_parts: usize,
+    most_more_parts: usize,
+    takes_parts: bool,
+    /// Place of this endpoint on its node, longest frame, and longest record.
+    place: u32,
+    frame_bytes: usize,
+    most_bytes: usize,
     /// Links that hold fetch buffers.
     holding: usize,
     _posted_pools: Vec<Pool>,
@@ -129,6 +154,14 @@ impl Links {
         let Some(incoming) = self.incoming.get_mut(index) else {
             return;
         };
+        // What is on its way for it ends when it likes, or never.
+        while incoming.parts > 0 {
+            end_part(
+                &mut incoming.parts,
+                &mut self.more_parts,
+                self.sizes.on_demand,
+            );
+        }
         self.shared[incoming.pool].free(incoming.detach(maxrpc, self.sizes.on_demand));
         // The one that follows counts on these, as on all that are posted.
         let of_it = self.unposted.iter_mut().filter(|u| u.link == Some(index));
@@ -148,7 +181,7 @@ impl Links {
         if let Some(incoming) = self.incoming.get_mut(index) {
             // What is here behind a batch that never comes.
             let of_link = incoming.window.iter_mut().map(|(_, of)| of);
-            let here = of_link.filter(|of| of.runs().is_some());
+            let here = of_link.filter(|of| of.runs().is_some() || matches!(of, Arrival::Record(_)));
             let here = here.map(|of| std::mem::replace(of, Arrival::Fetching));
             for batch in here.collect::<Vec<_>>() {
                 self.free(index, batch);
@@ -239,7 +272,12 @@ impl Links {
             Completion::Broken {
                 buffer, cut, error, ..
             } => {
-                if cut && let Some(EndpointId(rank)) = self.sender_of(&buffer, queues) {
+                let sender = match class {
+                    TagClass::Segment => self.sender_of_part(number, queues),
+                    _ => None,
+                };
+                let sender = sender.or_else(|| self.sender_of(&buffer, queues));
+                if cut && let Some(EndpointId(rank)) = sender {
                     let why = format!("its connection ended in the middle of a message: {error}");
                     return Err(trihop_transport::Error::LinkFailed { rank, why }.into());
                 }
@@ -248,6 +286,9 @@ impl Links {
                 Ok(())
             }
             Completion::Failed { peer, error, .. } => {
+                if matches!(class, TagClass::Segment | TagClass::Read) {
+                    self.fetch_failed(number);
+                }
                 let rank = peer.and_then(|p| queues.members.end_of(p));
                 match rank {
                     // Nothing else is to be expected of its links.
@@ -457,11 +498,7 @@ impl Links {
                         self.sizes.buffer_bytes
                     )));
                 }
-                let mover = match announcement.mover.get() {
-                    1 => Mover::Read,
-                    2 => Mover::Segments,
-                    other => return Err(bad(format!("announcement with mover {other}"))),
-                };
+                let mover = mover_of(announcement.mover.get()).map_err(bad)?;
                 let memory = RemoteMemory {
                     address: announcement.address.get(),
                     key: announcement.key.get(),
@@ -469,6 +506,19 @@ impl Links {
                 self.repost(slot, Some(index), buffer);
                 stats.announced += 1;
                 Arrival::Announced(memory, length as u32, mover)
+            }
+            BatchKind::Record if self.fetch_pool.is_none() => {
+                return Err(bad("a long record where none is fetched".into()));
+            }
+            BatchKind::Record => {
+                let payload = &buffer[BATCH_HEADER_BYTES..][..header.bytes as usize];
+                let said = RecordAnnouncement::read_from_bytes(payload)
+                    .map_err(|_| bad("the announcement of a record of a wrong length".into()))?;
+                let (frame, most) = (self.frame_bytes, self.most_bytes);
+                let record = Pulled::announced(&said, queues.size, frame, most).map_err(bad)?;
+                self.repost(slot, Some(index), buffer);
+                stats.announced += 1;
+                Arrival::Record(Box::new(record))
             }
             other => return Err(bad(format!("{other:?} with the tag of batches"))),
         };
@@ -503,6 +553,7 @@ impl Links {
         let was_fetched = match &batch {
             Arrival::Here { slot, .. } => slot.is_none(),
             Arrival::Aside { was_fetched, .. } => *was_fetched,
+            Arrival::Record(_) => true,
             Arrival::Announced(..) | Arrival::Fetching => false,
         };
         incoming.owes_thanks |= was_fetched && incoming.is_read;
@@ -517,14 +568,18 @@ impl Links {
                 slot: Some(slot),
                 ..
             } => self.repost(slot, Some(index), buffer),
-            Arrival::Here { slot: None, .. } => {
-                let incoming = &mut self.incoming[index];
-                incoming.held -= 1;
-                self.holding -= usize::from(incoming.held == 0);
-            }
+            Arrival::Here { slot: None, .. } => self.released(index),
+            Arrival::Record(record) => self.free_record(index, *record),
             Arrival::Aside { runs, .. } => self.aside_bytes -= runs.len(),
             Arrival::Announced(..) | Arrival::Fetching => {}
         }
+    }
+
+    /// A link holds one fetch buffer less.
+    fn released(&mut self, index: usize) {
+        let incoming = &mut self.incoming[index];
+        incoming.held -= 1;
+        self.holding -= usize::from(incoming.held == 0);
     }
 
     /// Whether somebody waits to hear that batches were taken.
@@ -552,39 +607,36 @@ impl Links {
         let numbers: Vec<u64> = self.incoming[index]
             .window
             .iter_mut()
-            .filter(|(_, arrival)| matches!(arrival, Arrival::Here { .. }))
+            .filter(|(_, arrival)| matches!(arrival, Arrival::Here { .. } | Arrival::Record(_)))
             .map(|(number, _)| number)
             .collect();
         for number in numbers {
+            self.set_parts_aside(index, number)?;
             let Some(arrival) = self.incoming[index].window.get_mut(number) else {
                 continue;
             };
-            let Some(runs) = arrival.runs() else {
+            let Arrival::Here { slot, .. } = arrival else {
                 continue;
             };
-            let mut copy = Vec::new();
-            let bytes = runs.len();
-            copy.try_reserve_exact(bytes)
-                .map_err(|_| Error::NoMemory { bytes })?;
-            copy.extend_from_slice(runs);
-            let was_fetched = matches!(arrival, Arrival::Here { slot: None, .. });
-            let runs = copy.into();
+            let was_fetched = slot.is_none();
+            let runs = copy_of(arrival.runs().unwrap_or_default())?;
+            self.aside_bytes += runs.len();
             let before = std::mem::replace(arrival, Arrival::Aside { runs, was_fetched });
-            self.aside_bytes += bytes;
             self.free(index, before);
         }
         Ok(())
     }
 
     /// Starts fetches; shares out large slots; posts what waits to be posted.
-    pub fn advance(&mut self, link: &mut dyn Link, remotes: &mut Remotes) -> Result<()> {
+    pub fn advance(&mut self, link: &mut dyn Link, queues: &mut Queues) -> Result<()> {
+        let Queues { lanes, remotes, .. } = queues;
         self.follow(remotes);
         self.post_all(link, remotes)?;
         let (count, first) = (remotes.busy_len(), remotes.first_from(self.identity.own));
         self.fetch_refused = false;
         for step in 0..count {
             if let Some(index) = remotes.busy((first + self.turn + step) % count) {
-                self.fetch(index, link, remotes[index].peer)?;
+                self.fetch(index, link, &remotes[index], lanes)?;
             }
         }
         self.turn = (self.turn + 1) % count.max(1);
@@ -595,58 +647,6 @@ impl Links {
             }
         }
         Ok(())
-    }
-
-    /// Grants large slots to the links that want them, one at a time in turn.
-    fn share_large(&mut self, remotes: &Remotes) {
-        let (count, first) = (remotes.busy_len(), remotes.first_from(self.identity.own));
-        let mut passed = 0;
-        while self.free_large() > 0 && passed < count {
-            let turn = (self.turn + passed) % count;
-            passed += 1;
-            let Some(index) = remotes.busy((first + turn) % count) else {
-                continue;
-            };
-            let incoming = &mut self.incoming[index];
-            let shared = &mut self.shared[incoming.pool];
-            // A long record that has begun keeps others waiting: its link gets the last one.
-            let may_grant = shared.may_grant() || incoming.must_go_on();
-            if may_grant && shared.grant(&mut incoming.receiving) {
-                incoming.news = true;
-                incoming.recalled = false;
-                self.turn = turn + 1;
-                passed = 0;
-            }
-        }
-    }
-
-    /// Recalls slots from links that hold them unused, one for each link that waits for its first.
-    fn recall(&mut self, remotes: &mut Remotes) {
-        for pool in 0..self.shared.len() {
-            if self.shared[pool].may_grant() {
-                continue;
-            }
-            let of_pool = |incoming: &&Incoming| incoming.pool == pool;
-            let holds = |incoming: &Incoming| incoming.receiving.large_outstanding() > 0;
-            let busy =
-                (0..remotes.busy_len()).filter_map(|at| self.incoming.get(remotes.busy(at)?));
-            let shared = &self.shared[pool];
-            let waits =
-                |i: &&Incoming| i.window.is_empty() && !holds(i) && shared.is_wanted(&i.receiving);
-            let waiting = busy.filter(of_pool).filter(waits).count();
-            let coming = self.incoming.iter().filter(of_pool);
-            let coming = coming
-                .filter(|i| i.recalled && holds(i) && !i.is_lost)
-                .count();
-            let links = self.incoming.iter_mut().enumerate();
-            let idle = links.filter(|(_, incoming)| {
-                incoming.pool == pool && !incoming.recalled && holds(incoming) && !incoming.is_lost
-            });
-            for (index, incoming) in idle.take(waiting.saturating_sub(coming)) {
-                (incoming.recalled, incoming.must_recall) = (true, true);
-                remotes.wake(index);
-            }
-        }
     }
 
     /// Whether nothing of a link moves or waits on this side; one that waits for a large slot does.
@@ -674,11 +674,6 @@ impl Links {
     /// Whether receives or fetches wait for the provider alone.
     pub fn may_post(&self) -> bool {
         !self.unposted.is_empty() || self.fetch_refused
-    }
-
-    /// Large slots that nobody holds.
-    pub fn free_large(&self) -> u32 {
-        self.shared.iter().map(Shared::free_slots).sum()
     }
 
     /// Bytes of receive buffers in which something is, or is being fetched: the others wait for

@@ -8,6 +8,8 @@ use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::sequence::Window;
 use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, ClearToSend, Counters};
 
+use super::inbound::Pulled;
+
 /// A batch that has arrived, or is about to.
 pub(crate) enum Arrival {
     /// Runs in a buffer.
@@ -22,6 +24,8 @@ pub(crate) enum Arrival {
     Announced(RemoteMemory, u32, Mover),
     /// Being fetched.
     Fetching,
+    /// A record that is taken in parts.
+    Record(Box<Pulled>),
 }
 
 impl Arrival {
@@ -33,7 +37,11 @@ impl Arrival {
                 slot: Some(_),
                 ..
             } => buffer.len(),
-            Self::Here { .. } | Self::Aside { .. } | Self::Announced(..) | Self::Fetching => 0,
+            Self::Here { .. }
+            | Self::Aside { .. }
+            | Self::Announced(..)
+            | Self::Fetching
+            | Self::Record(_) => 0,
         }
     }
 
@@ -44,6 +52,7 @@ impl Arrival {
                 Some(&buffer[BATCH_HEADER_BYTES..][..*bytes as usize])
             }
             Self::Aside { runs, .. } => Some(runs),
+            Self::Record(record) => record.runs(),
             Self::Announced(..) | Self::Fetching => None,
         }
     }
@@ -59,6 +68,8 @@ pub(crate) struct Incoming {
     pub controls: Controls,
     /// Fetch buffers that batches of this link hold, on their way or here.
     pub held: u32,
+    /// Parts of its records that are on their way into blocks.
+    pub parts: u32,
     /// Bytes of the front batch that are done.
     pub cursor: u32,
     /// Batches accepted since the peer last saw it.
@@ -128,6 +139,7 @@ impl Incoming {
             receiving,
             controls: Controls::default(),
             held: 0,
+            parts: 0,
             cursor: 0,
             unacknowledged: 0,
             news: false,
@@ -232,12 +244,24 @@ impl Incoming {
             }
             Arrival::Announced(_, bytes, _) => format!("announced, {bytes} bytes"),
             Arrival::Fetching => "being fetched".to_owned(),
+            Arrival::Record(record) => record.text(),
         })
     }
 
     /// Whether the front batch is here.
     pub fn front_is_here(&mut self) -> bool {
         let front = self.window.front();
-        front.is_some_and(|front| front.runs().is_some())
+        front.is_some_and(|front| match front {
+            Arrival::Record(record) if record.is_whole() => true,
+            front => front.runs().is_some(),
+        })
+    }
+
+    /// The front batch, where it is a record that is here as a whole.
+    pub fn whole_record(&mut self) -> Option<&mut Pulled> {
+        match self.window.front()? {
+            Arrival::Record(record) if record.is_whole() => Some(record),
+            _ => None,
+        }
     }
 }

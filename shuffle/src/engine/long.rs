@@ -2,7 +2,7 @@
 //! record at a time.
 
 use trihop_transport::protocol::wire::{
-    FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, RunHeader, align8, run_flags,
+    FRAGMENT_HEADER_BYTES, FragmentHeader, RUN_HEADER_BYTES, RunHeader, align8, paint, run_flags,
 };
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
@@ -38,7 +38,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+    pub fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, tail: &[] }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Record<'a> {
     }
 
     /// Its last `left` bytes.
-    fn last(&self, left: usize) -> Self {
+    pub fn last(&self, left: usize) -> Self {
         let from = self.len() - left;
         let in_tail = from.saturating_sub(self.bytes.len());
         Self {
@@ -369,6 +369,10 @@ impl LongRecords {
     ) -> Option<usize> {
         let (bytes, source) = (record.len(), self.source);
         let pushed = if self.is_item {
+            // Where it has to be cut on its way, its length would be that of its run.
+            if !queues.is_local(target) {
+                return None;
+            }
             let length = RUN_HEADER_BYTES + align8(bytes);
             let header = RunHeader {
                 target: target.0,
@@ -399,10 +403,42 @@ impl LongRecords {
         total: usize,
         left: Record<'_>,
     ) -> usize {
+        let cutting = Cutting {
+            at: Stage::SOURCE,
+            target,
+            source: self.source,
+            colour: 0,
+            kind,
+            total,
+            frame_bytes: self.frame_bytes,
+            input: Input::APPLICATION,
+        };
+        let moved = cutting.go_on(queues, left);
+        self.moved_bytes += moved as u64;
+        moved
+    }
+}
+
+/// A record that is cut into fragments at a stage.
+pub(super) struct Cutting {
+    pub at: Stage,
+    pub target: Rank,
+    pub source: u32,
+    /// See [`paint`]; that of what this rank sends is for the queues to say.
+    pub colour: usize,
+    pub kind: u32,
+    pub total: usize,
+    pub frame_bytes: usize,
+    pub input: Input,
+}
+
+impl Cutting {
+    /// Adds as many fragments as fit of what is `left` of the record. Returns the bytes that left.
+    pub fn go_on(&self, queues: &mut Queues, left: Record<'_>) -> usize {
         let before = left.len();
         let mut left = left;
         while left.len() > 0 {
-            let first = left.len() == total;
+            let first = left.len() == self.total;
             let head = if first { FRAGMENT_HEADER_BYTES } else { 0 };
             let piece = left.len().min(self.frame_bytes - RUN_HEADER_BYTES - head);
             // Every fragment but the last fills its frame, so that only the last one is padded.
@@ -422,18 +458,19 @@ impl LongRecords {
             };
             let frame_bytes = RUN_HEADER_BYTES + head + align8(piece);
             let header = RunHeader {
-                target: target.0,
+                target: self.target.0,
                 source: self.source,
                 count: u16::from(last && !first),
                 flags,
             };
             let write = |space: &mut [u8]| {
                 header.write(frame_bytes, space);
+                paint(space, self.colour);
                 let mut at = RUN_HEADER_BYTES;
                 if first {
                     let fragment = FragmentHeader {
-                        total: (total as u64).into(),
-                        kind: kind.into(),
+                        total: (self.total as u64).into(),
+                        kind: self.kind.into(),
                         reserved: 0.into(),
                     };
                     space[at..at + head].copy_from_slice(fragment.as_bytes());
@@ -442,22 +479,13 @@ impl LongRecords {
                 left.read(&mut space[at..at + piece]);
                 space[at + piece..].fill(0);
             };
-            let pushed = queues.push_with(
-                Stage::SOURCE,
-                target,
-                frame_bytes,
-                flags,
-                Input::APPLICATION,
-                write,
-            );
-            if pushed != Some(true) {
+            let (at, target, input) = (self.at, self.target, self.input);
+            if queues.push_with(at, target, frame_bytes, flags, input, write) != Some(true) {
                 break;
             }
             left = left.last(left.len() - piece);
         }
-        let moved = before - left.len();
-        self.moved_bytes += moved as u64;
-        moved
+        before - left.len()
     }
 }
 

@@ -346,9 +346,9 @@ impl StreamState {
         let (Some(links), Some(notices)) = (&mut self.inbound.links, &self.notices) else {
             return Ok(false);
         };
-        let mut worked = false;
+        let mut worked = out.queues.lanes.register(link, self.topology.place());
+        links.advance(link, &mut out.queues)?;
         let remotes = &mut out.queues.remotes;
-        links.advance(link, remotes)?;
         for at in remotes.places_from(self.topology.endpoint()) {
             let Some(index) = remotes.busy(at) else { break };
             let remote = &mut remotes[index];
@@ -461,7 +461,9 @@ impl StreamState {
         if let (Some(link), Some(links)) = (input.as_link(lanes), &mut self.inbound.links) {
             let remote = &out.queues.remotes[link];
             links.cut(link, remote.credit.max_in_flight());
-            out.queues.cut.push(remote.end);
+            let end = remote.end;
+            out.queues.remotes[link].cut();
+            out.queues.cut.push(end);
         }
         true
     }
@@ -604,6 +606,20 @@ fn writer_of(backlog: &[Backlog], lane: u32) -> (u32, Stage) {
     (lane / stages, backlog[(lane % stages) as usize].stage)
 }
 
+/// The front batch of a link has moved on.
+fn accept(
+    links: &mut Links,
+    index: usize,
+    end: u32,
+    forwarding: &mut Forwarding<'_, impl Handlers>,
+) {
+    let number = links.incoming[index].receiving.accepted();
+    let remote = &forwarding.out().queues.remotes[index];
+    let (trace, stage) = (&remote.trace, remote.stage);
+    trace.batch(OfBatch::Accepted, EndpointId(end), stage, number, 0);
+    links.accept(index);
+}
+
 /// Moves runs out of the batches that have arrived over links of one stage.
 fn drain_links(
     links: &mut Links,
@@ -626,6 +642,15 @@ fn drain_links(
         let mut blocked = false;
         while !blocked {
             let incoming = &mut links.incoming[index];
+            if let Some(record) = incoming.whole_record() {
+                let moved = forwarding.forward_record(at, record, input);
+                blocked = !moved.map_err(|why| Error::bad_run(end, why))?;
+                worked |= !blocked;
+                if !blocked {
+                    accept(links, index, end, forwarding);
+                }
+                continue;
+            }
             let Some(runs) = incoming.window.front().and_then(|front| front.runs()) else {
                 break;
             };
@@ -656,11 +681,8 @@ fn drain_links(
             if let Some(goes_on) = forwarding.record.take() {
                 incoming.in_record = goes_on;
             }
-            if !blocked {
-                let number = links.incoming[index].receiving.accepted();
-                let trace = &forwarding.out().queues.remotes[index].trace;
-                trace.batch(OfBatch::Accepted, EndpointId(end), stage, number, 0);
-                links.accept(index);
+            if !blocked && !links.went_on(index) {
+                accept(links, index, end, forwarding);
             }
         }
         if blocked {

@@ -1,12 +1,15 @@
 //! The output queues of all edges, and which of them a run goes into.
 
+mod shared;
+
+pub(crate) use shared::{Passing, SHARED_RUN_BYTES};
+
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use trihop_transport::protocol::wire::{
-    Epoch, RUN_HEADER_BYTES, RunHeader, SHARED_RECORD_BYTES, SharedRecord, paint, run_flags,
-};
+use trihop_transport::protocol::wire::{Epoch, RUN_HEADER_BYTES, RunHeader, paint, run_flags};
+use trihop_transport::ring::CensusLine;
 use trihop_transport::ring::census::Counts;
-use trihop_transport::ring::{Block, CensusLine};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::error::{Error, Result};
@@ -19,7 +22,6 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::queue::shared::{LEAST_BYTES, place_of};
 use crate::route::{EndpointId, JobRoute, Next, Stage, Tree};
 
 /// The queues of all edges.
@@ -38,6 +40,8 @@ pub(crate) struct Queues {
     census: Option<Census>,
     /// Ranks of the job.
     pub size: u32,
+    /// Bytes of the records that are offered over links.
+    offers: RangeInclusive<usize>,
     /// Copies of broadcasts' frames that this rank has added.
     pub copies: u64,
     /// Time of the last round of progress.
@@ -73,6 +77,7 @@ impl Queues {
         topology: Topology,
         lanes: Lanes,
         remotes: Remotes,
+        offers: RangeInclusive<usize>,
     ) -> Self {
         let census = (!topology.is_relay()).then(|| {
             let speaker = (topology.nodes() > 1).then(|| {
@@ -90,6 +95,7 @@ impl Queues {
             remotes,
             census,
             size: topology.size(),
+            offers,
             topology,
             copies: 0,
             now_ns: 0,
@@ -254,59 +260,6 @@ impl Queues {
             false => counters.refused(self.now_ns),
         }
         added
-    }
-
-    /// Sends a record of so many bytes to a rank that has this endpoint's memory mapped, in a block
-    /// that `fill` writes; false where the way to it has no room. `None` where it is to go through
-    /// queues itself.
-    pub fn push_shared(
-        &mut self,
-        target: Rank,
-        kind: u32,
-        bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Option<bool> {
-        if bytes < LEAST_BYTES {
-            return None;
-        }
-        let Next::To(end, stage) = self.route.next(Stage::SOURCE, target)? else {
-            return None;
-        };
-        if end != target.into() || !self.route.is_lane(end, stage) {
-            return None;
-        }
-        let mut block = Some(self.lanes.take_block(bytes)?);
-        let here = self.topology.endpoint().0;
-        let header = RunHeader {
-            target: target.0,
-            source: here,
-            count: 1,
-            flags: run_flags::SHARED,
-        };
-        let frame_bytes = RUN_HEADER_BYTES + SHARED_RECORD_BYTES;
-        let write = |space: &mut [u8]| {
-            let mut block = block.take().expect("a frame is written once");
-            fill(&mut block);
-            header.write(frame_bytes, space);
-            let said = SharedRecord {
-                end: here,
-                kind,
-                place: block.pass().place(),
-            };
-            said.write(&mut space[RUN_HEADER_BYTES..]);
-        };
-        let (flags, input) = (run_flags::SHARED, Input::APPLICATION);
-        let pushed = self.push_to(end, stage, frame_bytes, flags, input, write);
-        if let Some(Edge::Lane(number)) = self.numbers.get(end, stage).filter(|_| pushed) {
-            self.lanes[number as usize].added_beside(bytes);
-        }
-        Some(pushed)
-    }
-
-    /// Claims a record that was passed on to this endpoint; `None` for what cannot be.
-    pub fn claim(&mut self, record: &SharedRecord) -> Option<Block> {
-        let place = place_of(&self.topology, record)?;
-        self.lanes.claim(place, record.place)
     }
 
     /// Adds the mark that ends a round to the edge of this stage to `end`, and shows or seals it,

@@ -12,6 +12,7 @@ use crate::endpoint::{Agreed, Engine, Need, Plan, Prepared, StreamId, is_on_dema
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::node::{Label, not_arrived};
+use crate::queue::limits::LinkTerms;
 use crate::route::EndpointId;
 
 /// Name of the stream of the collectives.
@@ -53,7 +54,7 @@ impl JobState {
             plan.block_bytes = 0;
             tracing::info!(
                 stream = plan.name,
-                "no memory for long records inside of this node: they go in pieces"
+                "no memory in which long records may lie: they go in pieces"
             );
         }
         self.budget.admit(&self.needs_with(&plan)?)?;
@@ -190,12 +191,12 @@ impl JobState {
         &mut self,
         id: u16,
         prepared: Prepared,
-        receives: usize,
+        terms: LinkTerms,
         sink: Sink,
     ) -> Result<StreamId> {
         let bytes = prepared.segment_bytes();
         let inboxes = self.node.taken(&self.engine.topology, id, bytes)?;
-        let stream = self.engine.connect(id, prepared, receives, sink)?;
+        let stream = self.engine.connect(id, prepared, terms, sink)?;
         for (end, inbox) in inboxes {
             self.engine.attach_inbox(stream, end, inbox)?;
         }

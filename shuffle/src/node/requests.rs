@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::config::StreamOptions;
 use crate::error::{Error, Result};
+use crate::queue::limits::LinkTerms;
 
 /// What a relay is to do.
 #[derive(Debug, Clone)]
@@ -45,15 +46,15 @@ pub(crate) enum Request {
 pub(crate) enum Way {
     /// In the place of this closed one.
     Again(u16),
-    /// As a new one; any endpoint of the job takes so many receives more at least.
-    New { receives: u64 },
+    /// As a new one, on the terms of all endpoints of the job.
+    New(LinkTerms),
 }
 
 /// What comes of it.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    /// What the relay can: so many receives more, and this closed stream used again.
-    Begun(Result<(u64, Option<u16>)>),
+    /// What the relay can: the terms of its links, and this closed stream used again.
+    Begun(Result<(LinkTerms, Option<u16>)>),
     /// Whether it has the stream.
     Opened(Result<()>),
     /// So many bytes.
@@ -245,7 +246,7 @@ mod tests {
         requests.ask(0, begin("a"), 2);
         assert_eq!(name(requests.next(0, 2).unwrap()), Some("a".into()));
         assert!(requests.answer(0, 2).unwrap().is_none());
-        requests.reply(0, Answer::Begun(Ok((7, None))));
+        requests.reply(0, Answer::Begun(Ok((LinkTerms::ANY, None))));
         assert!(requests.answer(0, 2).unwrap().is_some());
         // The first rank goes ahead; the second one has not asked yet.
         requests.ask(1, Request::Forget, 2);
@@ -307,7 +308,7 @@ mod tests {
         let mut requests = Requests::default();
         requests.ask(0, begin("a"), 2);
         requests.ask(1, begin("b"), 2);
-        requests.reply(0, Answer::Begun(Ok((7, None))));
+        requests.reply(0, Answer::Begun(Ok((LinkTerms::ANY, None))));
         requests.give_up(Error::config("a", "first"));
         requests.give_up(Error::config("a", "second"));
         assert!(

@@ -5,6 +5,7 @@
 use super::requests::{Answer, Request, Way};
 use crate::config::{Options, Shares, StreamOptions};
 use crate::error::{Error, Result};
+use crate::queue::limits::LinkTerms;
 
 /// What passes between a rank and its agent beside inboxes.
 #[derive(Debug)]
@@ -77,9 +78,9 @@ fn encode_request(request: &Request, out: &mut Vec<u8>) {
             out.push(1);
             put(out, u64::from(*number));
         }
-        Request::Open(Way::New { receives }) => {
+        Request::Open(Way::New(terms)) => {
             out.push(2);
-            put(out, *receives);
+            put_terms(out, *terms);
         }
         Request::Forget => out.push(3),
         Request::GiveUp => out.push(4),
@@ -104,9 +105,7 @@ fn decode_request(bytes: &mut Bytes<'_>) -> Option<Request> {
             options: Box::new(decode_options(bytes)?),
         },
         1 => Request::Open(Way::Again(bytes.number()?)),
-        2 => Request::Open(Way::New {
-            receives: bytes.word()?,
-        }),
+        2 => Request::Open(Way::New(bytes.terms()?)),
         3 => Request::Forget,
         4 => Request::GiveUp,
         5 => Request::Retire(bytes.number()?),
@@ -116,6 +115,11 @@ fn decode_request(bytes: &mut Bytes<'_>) -> Option<Request> {
         7 => Request::Count(bytes.number()?),
         _ => return None,
     })
+}
+
+fn put_terms(out: &mut Vec<u8>, terms: LinkTerms) {
+    put(out, terms.receives);
+    put(out, terms.longest_offer);
 }
 
 fn encode_answer(answer: &Answer, out: &mut Vec<u8>) {
@@ -131,8 +135,8 @@ fn encode_answer(answer: &Answer, out: &mut Vec<u8>) {
     };
     out.extend([kind, u8::from(outcome.is_ok())]);
     match outcome {
-        Ok(Some((receives, again))) => {
-            put(out, *receives);
+        Ok(Some((terms, again))) => {
+            put_terms(out, *terms);
             put_closed(out, *again);
         }
         Ok(None) => {}
@@ -147,7 +151,7 @@ fn decode_answer(bytes: &mut Bytes<'_>) -> Option<Answer> {
         outcome = Err(bytes.error()?);
     }
     Some(match (kind, outcome) {
-        (0, Ok(())) => Answer::Begun(Ok((bytes.word()?, bytes.closed()?))),
+        (0, Ok(())) => Answer::Begun(Ok((bytes.terms()?, bytes.closed()?))),
         (0, Err(error)) => Answer::Begun(Err(error)),
         (1, outcome) => Answer::Opened(outcome),
         (2, outcome) => Answer::Arrived(outcome),
@@ -252,6 +256,13 @@ impl Bytes<'_> {
         u16::try_from(self.word()?).ok()
     }
 
+    fn terms(&mut self) -> Option<LinkTerms> {
+        Some(LinkTerms {
+            receives: self.word()?,
+            longest_offer: self.word()?,
+        })
+    }
+
     fn closed(&mut self) -> Option<Option<u16>> {
         match self.word()? {
             u64::MAX => Some(None),
@@ -284,6 +295,8 @@ impl Bytes<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    use trihop_transport::link::Mover;
+
     use super::*;
 
     fn all() -> Vec<Said> {
@@ -305,7 +318,8 @@ mod tests {
             with_shares,
             begin(&options, None),
             Request::Open(Way::Again(9)),
-            Request::Open(Way::New { receives: u64::MAX }),
+            Request::Open(Way::New(LinkTerms::of(7, Mover::Segments))),
+            Request::Open(Way::New(LinkTerms::ANY)),
             Request::Forget,
             Request::GiveUp,
             Request::Retire(u16::MAX),
@@ -313,8 +327,8 @@ mod tests {
             Request::Arrive { alone: true },
         ];
         let answers = [
-            Answer::Begun(Ok((5, Some(1)))),
-            Answer::Begun(Ok((u64::MAX, None))),
+            Answer::Begun(Ok((LinkTerms::of(5, Mover::Segments), Some(1)))),
+            Answer::Begun(Ok((LinkTerms::ANY, None))),
             Answer::Begun(Err(told("no".to_owned()))),
             Answer::Opened(Ok(())),
             Answer::Opened(Err(told("memory".to_owned()))),

@@ -4,6 +4,8 @@
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use trihop_transport::link::{Access, Link, Mover};
+use trihop_transport::memory::lent::Registered;
 use trihop_transport::memory::segment::Segment;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Bell, Block, BlockArea, BlockPlace, Blocks, InboxLayout, Producer};
@@ -28,10 +30,26 @@ pub(crate) struct Lanes {
     blocks: Option<Arc<Mutex<Blocks>>>,
     /// What others share behind theirs, by place, where something of it has come.
     areas: Box<[Option<BlockArea>]>,
+    /// By place: whether the link has registered them, so that it sends out of them or receives
+    /// into them.
+    lending: Box<[Lending]>,
+    /// One is wanted.
+    wants_lending: bool,
     /// By stage.
     stages: Vec<StageLanes>,
     /// Endpoint whose inbox could not be written to, and why.
     failed: Option<(EndpointId, String)>,
+}
+
+/// Whether the blocks behind an inbox may be lent to the link.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Lending {
+    #[default]
+    Unasked,
+    /// Somebody has asked.
+    Wanted,
+    Registered(Arc<Registered>),
+    Refused,
 }
 
 /// What all lanes of a stage have in common.
@@ -74,6 +92,8 @@ impl Lanes {
             layout,
             blocks: None,
             areas: vec![None; places as usize].into(),
+            lending: vec![Lending::default(); places as usize].into(),
+            wants_lending: false,
             stages: options.iter().map(StageLanes::new).collect(),
             failed: None,
         }
@@ -166,12 +186,67 @@ impl Lanes {
     /// Claims what was passed on to this endpoint and lies behind the inbox at a place of the node;
     /// `None` for what cannot be.
     pub fn claim(&mut self, place: u32, at: BlockPlace) -> Option<Block> {
+        Block::claim(self.area(place)?, at)
+    }
+
+    fn area(&mut self, place: u32) -> Option<&BlockArea> {
         let area = self.areas.get_mut(place as usize)?;
         if area.is_none() {
             let segment = self.segments[place as usize].as_ref()?;
             *area = BlockArea::behind(Arc::clone(segment), self.layout).ok();
         }
-        Block::claim(area.as_ref()?, at)
+        area.as_ref()
+    }
+
+    /// Whether what lies behind the inbox at a place of the node may be lent to the link: that is
+    /// found out at the next round of progress after it was first asked.
+    pub fn lending(&mut self, place: u32) -> &Lending {
+        let lending = &mut self.lending[place as usize];
+        if matches!(lending, Lending::Unasked) {
+            *lending = Lending::Wanted;
+            self.wants_lending = true;
+        }
+        lending
+    }
+
+    /// Registers what is wanted, if anything is, which this returns; `own` is the place of this
+    /// endpoint, which receives there, too.
+    #[inline]
+    pub fn register(&mut self, link: &mut dyn Link, own: u32) -> bool {
+        let wants = std::mem::take(&mut self.wants_lending);
+        if wants {
+            self.register_areas(link, own);
+        }
+        wants
+    }
+
+    #[cold]
+    fn register_areas(&mut self, link: &mut dyn Link, own: u32) {
+        let is_read = link.limits().mover == Mover::Read;
+        for place in 0..self.lending.len() as u32 {
+            if !matches!(self.lending[place as usize], Lending::Wanted) {
+                continue;
+            }
+            let access = match (place == own, is_read) {
+                (true, true) => Access::All,
+                (true, false) => Access::Messages,
+                (false, true) => Access::Readable,
+                (false, false) => Access::Departures,
+            };
+            let Some(area) = self.area(place).filter(|area| area.bytes() > 0) else {
+                self.lending[place as usize] = Lending::Refused;
+                continue;
+            };
+            let registered = link.register(area.segment(), area.first(), area.bytes(), access);
+            self.lending[place as usize] = match registered {
+                Ok(registered) => Lending::Registered(registered),
+                Err(error) => {
+                    let why = error.to_string();
+                    tracing::info!(place, why, "long records of this place leave in pieces");
+                    Lending::Refused
+                }
+            };
+        }
     }
 
     /// Bytes of this endpoint's blocks that were taken when it last looked for room, and of all of
@@ -211,6 +286,7 @@ impl Lanes {
     pub fn detach(&mut self, peer: EndpointId, place: u32) {
         self.segments[place as usize] = None;
         self.areas[place as usize] = None;
+        self.lending[place as usize] = Lending::default();
         let lanes = self.queues.iter_mut().enumerate();
         for (number, lane) in lanes.filter(|(_, lane)| lane.peer == peer) {
             lane.detach();

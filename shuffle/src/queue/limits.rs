@@ -1,5 +1,7 @@
 //! What a stream's options say of the queues of a stage.
 
+use trihop_transport::link::Mover;
+
 use crate::config::StreamOptions;
 use crate::route::{JobRoute, Medium, StageSpec, stage};
 
@@ -67,5 +69,47 @@ impl StageOptions {
     pub fn of_all_links(route: &JobRoute, options: &StreamOptions) -> Vec<Self> {
         let stages = route.stages().iter();
         stages.map(|spec| Self::of_links(spec, options)).collect()
+    }
+}
+
+/// What the links of an endpoint take, and of all those of a job the least, by which both ends of
+/// each go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkTerms {
+    /// Receives that may be posted beside those that are.
+    pub receives: u64,
+    /// The longest record that is worth an offer.
+    pub longest_offer: u64,
+}
+
+impl LinkTerms {
+    /// Of who has no link.
+    pub const ANY: Self = Self {
+        receives: u64::MAX,
+        longest_offer: u64::MAX,
+    };
+
+    /// The longest record that is offered where processors copy what links send: a longer one
+    /// leaves the caches between its copies, while fragments stay in them.
+    const LONGEST_COPIED: u64 = 512 << 10;
+
+    /// Of a link that takes so many receives more.
+    pub fn of(receives: u64, mover: Mover) -> Self {
+        let longest_offer = match mover {
+            Mover::Read => u64::MAX,
+            Mover::Segments => Self::LONGEST_COPIED,
+        };
+        Self {
+            receives,
+            longest_offer,
+        }
+    }
+
+    /// What both take.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            receives: self.receives.min(other.receives),
+            longest_offer: self.longest_offer.min(other.longest_offer),
+        }
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod limits;
 pub(crate) mod long_buffers;
+pub(crate) mod offer;
 pub(crate) mod pressure;
 pub(crate) mod remote;
 pub(crate) mod remotes;

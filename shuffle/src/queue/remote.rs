@@ -1,6 +1,8 @@
 //! Output over the fabric: one open batch per link, full batches waiting for credit, batches in
 //! flight.
 
+mod announced;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -10,25 +12,16 @@ use trihop_transport::protocol::credit::Sending;
 use trihop_transport::protocol::eager::{Passage, choose};
 use trihop_transport::protocol::tags::{TagClass, Tags, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, Epoch,
-    run_flags,
+    BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, Counters, Epoch, run_flags,
 };
-use zerocopy::IntoBytes;
 
 use super::counters::{QueueCounters, SendReason};
+use super::offer::{Offer, Sent};
 use super::{FragmentGuard, Input};
 use crate::error::{Error, Result};
 use crate::route::{EndpointId, Stage};
 use crate::trace::{OfBatch, Trace};
-
-/// A batch whose runs wait in our memory until the receiver has fetched them.
-struct Exposed {
-    sequence: u64,
-    buffer: Option<Buffer>,
-    bytes: usize,
-    /// Receive slot named by the receiver's clear-to-send, once it came.
-    segment: Option<u32>,
-}
+use announced::{Announced, Exposed, Ready, announce};
 
 /// After this long without anything to send, large slots go back to their receiver.
 const IDLE_NS: u64 = 20_000_000;
@@ -46,6 +39,16 @@ pub(crate) struct BatchSizes {
     pub large_bytes: usize,
     /// Links have no small slots of their own, and ask for large ones.
     pub on_demand: bool,
+}
+
+impl BatchSizes {
+    /// Whether a batch may be longer than the slots that it may find, and is fetched then.
+    pub fn has_long_batches(&self) -> bool {
+        match self.on_demand {
+            true => self.buffer_bytes > self.large_bytes,
+            false => self.buffer_bytes > self.small_bytes,
+        }
+    }
 }
 
 /// What the links of one stage may have on their way, the same at both ends of each.
@@ -89,8 +92,10 @@ pub(crate) struct RemoteQueue {
     pub peer: Peer,
     pub credit: Sending,
     open: Option<(Buffer, u32)>,
-    ready: VecDeque<(Buffer, u32)>,
+    ready: VecDeque<Ready>,
     exposed: VecDeque<Exposed>,
+    /// What the other end, which is lost, may still be reading.
+    left_behind: Vec<Announced>,
     fragments: FragmentGuard,
     target_bytes: usize,
     sizes: Arc<BatchSizes>,
@@ -141,6 +146,7 @@ impl RemoteQueue {
             open: None,
             ready: VecDeque::new(),
             exposed: VecDeque::new(),
+            left_behind: Vec::new(),
             fragments: FragmentGuard::default(),
             target_bytes: limits.target_bytes,
             sizes,
@@ -163,9 +169,17 @@ impl RemoteQueue {
         self.busy = false;
         (self.open, self.open_since_ns) = (None, 0);
         self.ready.clear();
-        self.exposed.clear();
+        // The other end may be reading still.
+        let exposed = self.exposed.drain(..).map(|exposed| exposed.what);
+        let read = |what: &Announced| matches!(what, Announced::Record(offer) if offer.is_read());
+        self.left_behind.extend(exposed.filter(read));
         self.own.clear();
         self.fragments = FragmentGuard::default();
+    }
+
+    /// Nothing is to be expected of the other end any more, which is lost.
+    pub fn cut(&mut self) {
+        self.left_behind.clear();
     }
 
     /// Batches with sends of this rank's own, open or unacknowledged.
@@ -230,9 +244,7 @@ impl RemoteQueue {
             return true;
         }
         self.seal(SendReason::Full);
-        if self.ready.len() as u64 + self.credit.in_flight()
-            > u64::from(self.credit.max_in_flight())
-        {
+        if self.is_full() {
             return false;
         }
         match pool.and_then(Pool::take) {
@@ -270,7 +282,7 @@ impl RemoteQueue {
             let (number, bytes) = (self.sealed(), batch.1 as usize - BATCH_HEADER_BYTES);
             self.trace
                 .batch(OfBatch::Sealed, self.end, self.stage, number, bytes);
-            self.ready.push_back(batch);
+            self.ready.push_back(Ready::Batch(batch.0, batch.1));
             self.counters.sent(why);
             self.open_since_ns = 0;
         }
@@ -283,8 +295,10 @@ impl RemoteQueue {
 
     /// Send buffers that this queue holds for certain: open, ready, or announced and not yet sent.
     pub fn kept_buffers(&self) -> usize {
-        let announced = self.exposed.iter().filter(|e| e.buffer.is_some());
-        usize::from(self.open.is_some()) + self.ready.len() + announced.count()
+        let announced = self.exposed.iter().filter(|e| e.holds_buffer());
+        let ready = self.ready.iter();
+        let ready = ready.filter(|ready| matches!(ready, Ready::Batch(..)));
+        usize::from(self.open.is_some()) + ready.count() + announced.count()
     }
 
     /// Whether nothing waits here, is on its way, or is to be continued.
@@ -334,15 +348,11 @@ impl RemoteQueue {
     /// Whether a batch waits for the provider alone, not for credit.
     pub fn may_post(&self) -> bool {
         let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
-        let announced = self
-            .exposed
-            .iter()
-            .any(|e| e.segment.is_some() && e.buffer.is_some());
+        let announced = self.exposed.iter().any(Exposed::may_post);
         let ready = self.ready.front();
         announced
-            || ready.is_some_and(|(_, bytes)| {
-                choose(&self.credit, *bytes as usize, small, large).is_some()
-            })
+            || ready
+                .is_some_and(|ready| choose(&self.credit, ready.bytes(), small, large).is_some())
     }
 
     /// Whether nothing of this queue moves, waits or is held.
@@ -358,7 +368,7 @@ impl RemoteQueue {
     /// Whether all batches before this number have been sent, and need nothing more of this rank: a
     /// long one does until it is fetched.
     pub fn has_posted(&self, number: u64) -> bool {
-        let waits = |e: &Exposed| e.sequence < number && e.buffer.is_some();
+        let waits = |e: &Exposed| e.sequence < number && e.is_needed();
         self.credit.next_sequence() >= number && !self.exposed.iter().any(waits)
     }
 
@@ -432,14 +442,56 @@ impl RemoteQueue {
         let exposed = self
             .exposed
             .iter_mut()
-            .find(|e| e.sequence == notice.sequence.get());
-        match exposed {
-            Some(e) if e.segment.is_none() && e.buffer.is_some() => {
-                e.segment = Some(notice.slot.get());
-                true
+            .find(|e| e.sequence as u32 == notice.sequence.get());
+        match exposed.map(|exposed| &mut exposed.what) {
+            Some(Announced::Batch {
+                buffer: Some(_),
+                bytes,
+                segment,
+            }) => {
+                let is_it = segment.is_none()
+                    && notice.first.get() == 0
+                    && notice.bytes.get() as usize == *bytes;
+                if is_it {
+                    *segment = Some(notice.slot.get());
+                }
+                is_it
             }
+            Some(Announced::Record(offer)) => offer.ask(notice),
             _ => false,
         }
+    }
+
+    /// Whether a record of an input may be [offered](RemoteQueue::offer) now.
+    pub fn may_offer(&self, input: Input) -> bool {
+        let waiting = self.ready.len() as u64 + u64::from(self.has_open());
+        let most = u64::from(self.credit.max_in_flight());
+        self.fragments.admits(input) && waiting + self.credit.in_flight() <= most
+    }
+
+    /// Whether as much waits as may.
+    fn is_full(&self) -> bool {
+        self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight())
+    }
+
+    /// Offers a record to the other end, behind what was added before.
+    pub fn offer(&mut self, offer: Offer) {
+        self.seal(SendReason::Full);
+        let number = self.sealed();
+        self.trace
+            .batch(OfBatch::Sealed, self.end, self.stage, number, offer.bytes());
+        self.ready.push_back(Ready::Record(Box::new(offer)));
+        self.counters.sent(SendReason::Full);
+    }
+
+    /// Whether the system, or the adapter, has what was offered.
+    pub fn has_left(&self) -> bool {
+        let is_gone = |e: &Exposed| match &e.what {
+            Announced::Batch { .. } => true,
+            Announced::Record(offer) => offer.has_left(),
+        };
+        let mut ready = self.ready.iter();
+        ready.all(|ready| matches!(ready, Ready::Batch(..))) && self.exposed.iter().all(is_gone)
     }
 
     /// Forgets batches that the receiver has taken.
@@ -477,75 +529,54 @@ impl RemoteQueue {
         mut counters: impl FnMut(u16) -> Counters,
     ) -> Result<usize> {
         let mut posted = self.post_segments(link, identity)?;
-        while let Some((_, bytes)) = self.ready.front() {
+        while let Some(ready) = self.ready.front() {
             let (small, large) = (self.sizes.small_bytes, self.sizes.large_bytes);
-            let Some(passage) = choose(&self.credit, *bytes as usize, small, large) else {
+            let Some(passage) = choose(&self.credit, ready.bytes(), small, large) else {
                 break;
             };
             let sequence = self.credit.next_sequence();
-            let (mut buffer, bytes) = self.ready.pop_front().expect("front is there");
-            let bytes = bytes as usize;
             let mut header = BatchHeader {
                 kind: BatchKind::Eager,
                 stream: identity.stream,
                 epoch: identity.epoch,
                 source: identity.own,
-                bytes: (bytes - BATCH_HEADER_BYTES) as u32,
+                bytes: 0,
                 stage: self.stage.number(),
                 sequence,
                 counters: counters(self.wanted(1)),
             };
-            let (slot, outcome, message_bytes) = match passage {
-                Passage::Eager(slot) => {
+            let ready = self.ready.pop_front().expect("front is there");
+            let (slot, outcome, message_bytes) = match (passage, ready) {
+                (Passage::Eager(slot), Ready::Batch(mut buffer, bytes)) => {
+                    header.bytes = bytes - BATCH_HEADER_BYTES as u32;
                     header.write(identity.cookie, &mut buffer);
                     let tag = identity.tag(TagClass::of(slot), 0);
                     let mark = token(identity.stream, TagClass::Sent, 0);
-                    (
-                        slot,
-                        link.post_send(self.peer, tag, buffer, bytes, mark),
-                        bytes,
-                    )
+                    let sent = link.post_send(self.peer, tag, buffer, bytes as usize, mark);
+                    let sent = sent.map_err(|refused| match refused {
+                        PostError::WouldBlock(buffer) => Ok(Ready::Batch(buffer, bytes)),
+                        PostError::Failed(_, error) => Err(error),
+                    });
+                    (slot, sent, bytes as usize)
                 }
-                Passage::Announce(slot) => {
-                    let Some(mut notice) = notices.take() else {
-                        self.ready.push_front((buffer, bytes as u32));
+                (Passage::Announce(slot) | Passage::Eager(slot), ready) => {
+                    let Some(notice) = notices.take() else {
+                        self.ready.push_front(ready);
                         break;
                     };
-                    header.kind = BatchKind::Segment;
-                    header.write(identity.cookie, &mut buffer);
-                    let remote = buffer.remote();
-                    let announcement = Announcement {
-                        address: remote.address.into(),
-                        key: remote.key.into(),
-                        bytes: (bytes as u32).into(),
-                        mover: (if identity.mover == Mover::Read {
-                            1u32
-                        } else {
-                            2
-                        })
-                        .into(),
-                    };
-                    header.kind = BatchKind::Announce;
-                    header.bytes = size_of::<Announcement>() as u32;
-                    header.write(identity.cookie, &mut notice);
-                    let end = BATCH_HEADER_BYTES + size_of::<Announcement>();
-                    notice[BATCH_HEADER_BYTES..end].copy_from_slice(announcement.as_bytes());
                     let tag = identity.tag(TagClass::of(slot), 0);
+                    let (what, notice, end) = announce(ready, header, identity, notice);
+                    let bytes = match &what {
+                        Announced::Batch { bytes, .. } => *bytes,
+                        Announced::Record(offer) => offer.bytes(),
+                    };
                     let mark = token(identity.stream, TagClass::Sent, 0);
                     match link.post_send(self.peer, tag, notice, end, mark) {
                         Ok(()) => {
-                            let exposed = Exposed {
-                                sequence,
-                                buffer: Some(buffer),
-                                bytes,
-                                segment: None,
-                            };
-                            self.exposed.push_back(exposed);
+                            self.exposed.push_back(Exposed { sequence, what });
                             (slot, Ok(()), end + bytes)
                         }
-                        Err(PostError::WouldBlock(_)) => {
-                            (slot, Err(PostError::WouldBlock(buffer)), 0)
-                        }
+                        Err(PostError::WouldBlock(_)) => (slot, Err(Ok(what.into_ready())), 0),
                         Err(PostError::Failed(_, error)) => return Err(error.into()),
                     }
                 }
@@ -566,32 +597,58 @@ impl RemoteQueue {
                     );
                     self.trace_credit();
                 }
-                Err(PostError::WouldBlock(buffer)) => {
-                    self.ready.push_front((buffer, bytes as u32));
+                Err(Ok(ready)) => {
+                    self.ready.push_front(ready);
                     break;
                 }
-                Err(PostError::Failed(_, error)) => return Err(Error::from(error)),
+                Err(Err(error)) => return Err(Error::from(error)),
             }
         }
         Ok(posted)
     }
 
-    /// Sends announced batches for which a clear-to-send came.
+    /// Sends of what was announced that for which a clear-to-send came.
     fn post_segments(&mut self, link: &mut dyn Link, identity: &Identity) -> Result<usize> {
         let mut posted = 0;
         for exposed in &mut self.exposed {
-            let Some(slot) = exposed.segment else {
-                continue;
+            let (waiting, bytes, slot) = match &mut exposed.what {
+                Announced::Record(offer) => {
+                    let (parts, sent) = offer.post(link, self.peer, identity)?;
+                    posted += parts;
+                    if offer.has_left() {
+                        // Its memory is its source's again.
+                        exposed.what = Announced::Batch {
+                            buffer: None,
+                            bytes: 0,
+                            segment: None,
+                        };
+                        continue;
+                    }
+                    match sent {
+                        Sent::All => continue,
+                        Sent::Partly => break,
+                        Sent::Twice => {
+                            let why = "part of a record that it asks for twice";
+                            return Err(Error::bad_peer(self.end.0, why));
+                        }
+                    }
+                }
+                Announced::Batch {
+                    buffer,
+                    bytes,
+                    segment: Some(slot),
+                } => (buffer, *bytes, *slot),
+                Announced::Batch { segment: None, .. } => continue,
             };
-            let Some(buffer) = exposed.buffer.take() else {
+            let Some(buffer) = waiting.take() else {
                 continue;
             };
             let tag = identity.tag(TagClass::Segment, slot);
             let mark: Token = token(identity.stream, TagClass::Sent, 0);
-            match link.post_send(self.peer, tag, buffer, exposed.bytes, mark) {
+            match link.post_send(self.peer, tag, buffer, bytes, mark) {
                 Ok(()) => posted += 1,
                 Err(PostError::WouldBlock(buffer)) => {
-                    exposed.buffer = Some(buffer);
+                    *waiting = Some(buffer);
                     break;
                 }
                 Err(PostError::Failed(_, error)) => return Err(error.into()),

@@ -95,6 +95,11 @@ impl Remotes {
         self.sender_limit(number).batches == 0 || self.fits_limit(number, bytes)
     }
 
+    /// As [`Remotes::admits`], for a record that is offered: a batch of its own.
+    pub fn admits_offer(&mut self, number: usize) -> bool {
+        self.admits(number, self.sizes.buffer_bytes)
+    }
+
     #[cold]
     fn fits_limit(&mut self, number: usize, bytes: usize) -> bool {
         let stage = self.queues[number].stage;
@@ -115,6 +120,11 @@ impl Remotes {
         if self.sender_limit(number).batches > 0 {
             self.queues[number].note_own();
         }
+    }
+
+    /// Whether the other ends of links fetch what is long, at all.
+    pub fn takes_offers(&self) -> bool {
+        self.sizes.has_long_batches()
     }
 
     /// What users see of it counts from now on.
@@ -279,9 +289,9 @@ impl Remotes {
 
     /// Whether every send buffer is home again: nothing is open, waits, or is still leaving.
     pub fn has_left(&self) -> bool {
-        self.batches
-            .as_ref()
-            .is_none_or(|p| p.free_slots() == p.slots())
+        let batches = self.batches.as_ref();
+        batches.is_none_or(|p| p.free_slots() == p.slots())
+            && self.iter_busy().all(RemoteQueue::has_left)
     }
 
     /// The pool from which queue `number` may take a buffer now: always up to its own two, beyond

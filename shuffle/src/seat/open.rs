@@ -11,6 +11,7 @@ use crate::engine::sink::{Heard, Sink};
 use crate::error::{Error, Result};
 use crate::job::{Begun, SYSTEM_NAME};
 use crate::node::{Answer, Request, Way};
+use crate::queue::limits::LinkTerms;
 use crate::terminate::reduce::Reduce;
 
 /// Opens a stream on all ranks, who agree on it over `channel`. `install` is told of it before
@@ -51,11 +52,15 @@ pub(crate) fn open(
     // A closed stream whose place this one can take, if it is the same on all ranks.
     let old = again.filter(|_| at_relay.is_none_or(|relay| relay.reusable == again));
     let old = old.map_or(0, u64::from);
-    // Both ends of a link do as the endpoint wants that takes fewest receives.
-    let receives = seat.with(what, |job| Ok(job.engine.receives() as u64));
-    let receives = receives.unwrap_or(u64::MAX);
-    let receives = at_relay.map_or(receives, |relay| relay.receives.min(receives));
-    let least = agree(seat, channel, [pair[0], pair[1], old, !old, receives])?;
+    // Both ends of a link do as the endpoint wants that takes least.
+    let terms = seat.with(what, |job| Ok(job.engine.link_terms()));
+    let terms = terms.unwrap_or(LinkTerms::ANY);
+    let LinkTerms {
+        receives,
+        longest_offer,
+    } = at_relay.map_or(terms, |relay| relay.terms.and(terms));
+    let words = [pair[0], pair[1], old, !old, receives, longest_offer];
+    let least = agree(seat, channel, words)?;
     let agreed = begun.as_ref().map(|(agreed, _)| agreed);
     let why = match agreed {
         Ok(_) if least[..2] == pair => None,
@@ -80,7 +85,10 @@ pub(crate) fn open(
     let is_again = old > 0 && least[2..4] == [old, !old];
     let way = match &begun {
         Begun::Again(id, _) if is_again => Way::Again(*id),
-        _ => Way::New { receives: least[4] },
+        _ => Way::New(LinkTerms {
+            receives: least[4],
+            longest_offer: least[5],
+        }),
     };
     let asked = tell_relay(seat, Request::Open(way));
     let number = number_for(seat, way);
@@ -127,7 +135,7 @@ pub(crate) fn open(
 /// What the relay of this process says of a stream that is to be opened.
 #[derive(Debug, Clone, Copy)]
 struct AtRelay {
-    receives: u64,
+    terms: LinkTerms,
     reusable: Option<u16>,
 }
 
@@ -147,7 +155,7 @@ fn begin_at_relay(
     };
     match relay::ask(seat, "opening a stream", request)? {
         Some(Answer::Begun(outcome)) => {
-            outcome.map(|(receives, reusable)| Some(AtRelay { receives, reusable }))
+            outcome.map(|(terms, reusable)| Some(AtRelay { terms, reusable }))
         }
         _ => Ok(None),
     }
@@ -159,14 +167,14 @@ fn tell_relay(seat: &impl Seating, request: Request) -> Result<Option<u64>> {
     seat.with("opening a stream", |job| job.ask_relay(request))
 }
 
-/// The number of a new stream, and what any endpoint takes more at least; `None` where it takes the
+/// The number of a new stream, and the terms of all links of the job; `None` where it takes the
 /// place of a closed one.
-pub(super) fn number_for(seat: &impl Seating, way: Way) -> Result<Option<(u16, usize)>> {
+pub(super) fn number_for(seat: &impl Seating, way: Way) -> Result<Option<(u16, LinkTerms)>> {
     match way {
         Way::Again(_) => Ok(None),
-        Way::New { receives } => {
+        Way::New(terms) => {
             let number = seat.with("opening a stream", |job| job.engine.take_number())?;
-            Ok(Some((number, receives as usize)))
+            Ok(Some((number, terms)))
         }
     }
 }
@@ -175,14 +183,14 @@ pub(super) fn number_for(seat: &impl Seating, way: Way) -> Result<Option<(u16, u
 pub(super) fn open_by(
     seat: &impl Seating,
     begun: Begun,
-    number: Option<(u16, usize)>,
+    number: Option<(u16, LinkTerms)>,
     sink: Sink,
 ) -> Result<StreamId> {
     match (begun, number) {
         (Begun::Again(id, plan), None) => {
             seat.with("opening a stream", |job| job.engine.reopen(id, plan, sink))
         }
-        (begun, Some((number, receives))) => connect_new(seat, begun, number, receives, sink),
+        (begun, Some((number, terms))) => connect_new(seat, begun, number, terms, sink),
         (Begun::New(_), None) => {
             let why = "the relay of the process has no such closed stream";
             Err(Error::mismatch("(closed)", why))
@@ -193,7 +201,7 @@ pub(super) fn open_by(
 /// Not all have opened a stream, and all have tried: nobody takes the inboxes that came for it.
 pub(super) fn forget_inboxes(
     seat: &impl Seating,
-    number: Result<Option<(u16, usize)>>,
+    number: Result<Option<(u16, LinkTerms)>>,
 ) -> Result<()> {
     match number {
         Ok(Some((number, _))) => seat.with("opening a stream", |job| job.forget_inboxes(number)),
@@ -205,7 +213,7 @@ fn connect_new(
     seat: &impl Seating,
     begun: Begun,
     number: u16,
-    receives: usize,
+    terms: LinkTerms,
     sink: Sink,
 ) -> Result<StreamId> {
     let what = "opening a stream";
@@ -214,7 +222,7 @@ fn connect_new(
         Begun::Again(_, plan) => job.prepare(plan),
     });
     match prepared {
-        Ok(prepared) => connect(seat, number, prepared, receives, sink),
+        Ok(prepared) => connect(seat, number, prepared, terms, sink),
         Err(why) => {
             seat.with(what, |job| job.refuse_inbox(number))?;
             Err(why)
@@ -233,7 +241,7 @@ pub(super) fn open_system_stream(seat: &impl Seating) -> Result<()> {
     debug_assert_eq!(number, SYSTEM_STREAM);
     // Its links are few: no rank asks for slots.
     let sink = Sink::Collectives(Heard::default());
-    connect(seat, number, prepared, usize::MAX, sink).map(drop)
+    connect(seat, number, prepared, LinkTerms::ANY, sink).map(drop)
 }
 
 /// Exchanges inboxes with the node's ranks, with progress since others may need it to come this
@@ -242,7 +250,7 @@ fn connect(
     seat: &impl Seating,
     number: u16,
     prepared: Prepared,
-    receives: usize,
+    terms: LinkTerms,
     sink: Sink,
 ) -> Result<StreamId> {
     let what = "other ranks of the node, to open a stream";
@@ -258,5 +266,5 @@ fn connect(
         }
         Ok(have_arrived.then_some(()))
     })?;
-    seat.with(what, |job| job.attach(number, prepared, receives, sink))
+    seat.with(what, |job| job.attach(number, prepared, terms, sink))
 }

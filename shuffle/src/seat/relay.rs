@@ -174,15 +174,15 @@ fn begin(
     let outcome = seat.with(what, |job| {
         let reusable = |engine: &Engine, _: &_| again.filter(|&id| engine.keeps_closed(id));
         let (_, begun) = job.begin_opening(name, options, item_bytes, reusable)?;
-        Ok((begun, job.engine.receives() as u64))
+        Ok((begun, job.engine.link_terms()))
     });
     let (begun, outcome) = match outcome {
-        Ok((begun, receives)) => {
+        Ok((begun, terms)) => {
             let reusable = match &begun {
                 Begun::Again(id, _) => Some(*id),
                 Begun::New(_) => None,
             };
-            (Some(begun), Ok((receives, reusable)))
+            (Some(begun), Ok((terms, reusable)))
         }
         Err(error) => (None, Err(error)),
     };

@@ -20,6 +20,7 @@ use crate::engine::outbox::Outbox;
 use crate::engine::sink::{Handlers, Sink};
 use crate::error::Error;
 use crate::queue::audience::BroadcastTo;
+use crate::queue::limits::LinkTerms;
 use crate::stats::{DetailedStats, Stats};
 use crate::terminate::flush::Fence;
 use crate::terminate::round::Round;
@@ -59,8 +60,8 @@ pub struct Simulation<'h> {
     handler: RankHandler<'h>,
     /// Ranks whose handlers are not live yet.
     held: BTreeSet<Rank>,
-    /// Receives that all ranks had left when each stream was opened, the job's own first.
-    pub(crate) receives: Box<[usize]>,
+    /// On which each stream was opened, the job's own first.
+    pub(crate) terms: Box<[LinkTerms]>,
     /// Ranks that have left, and not joined again.
     pub(super) away: BTreeSet<Rank>,
     pub(super) topology: Topology,
@@ -111,13 +112,13 @@ impl<'h> Simulation<'h> {
             let why = "the simulation takes node after node, each with consecutive ranks";
             return Err(Error::config("topology", why).into());
         }
-        let (members, receives) = Member::all(&mut fabric, topology, options, sink)?;
+        let (members, terms) = Member::all(&mut fabric, topology, options, sink)?;
         // Turns are not to follow the delays, which come from the same seed.
         let seed = options.network.seed.wrapping_add(0x5851_f42d_4c95_7f2d);
         Ok(Self {
             fabric,
             members,
-            receives,
+            terms,
             handler,
             held: BTreeSet::new(),
             away: BTreeSet::new(),

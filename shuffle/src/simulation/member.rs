@@ -18,6 +18,7 @@ use crate::engine::StreamState;
 use crate::engine::outbound::Outbound;
 use crate::engine::sink::{Heard, Sink};
 use crate::error::Error;
+use crate::queue::limits::LinkTerms;
 use crate::terminate::collective::Collectives;
 
 /// Secret of all simulated jobs.
@@ -49,13 +50,13 @@ pub(crate) struct Member {
 
 impl Member {
     /// All endpoints of a job in order, with the job's own stream and those of the options open; and
-    /// the receives that each of these was opened with.
+    /// the terms that each of these was opened on.
     pub fn all(
         fabric: &mut Fabric,
         topology: &Topology,
         options: &SimulationOptions,
         sink: impl Fn(Rank) -> Sink,
-    ) -> Result<(Vec<Self>, Box<[usize]>), SimulationError> {
+    ) -> Result<(Vec<Self>, Box<[LinkTerms]>), SimulationError> {
         let links = fabric.links(topology.endpoints());
         let addresses: Vec<Box<[u8]>> = links.iter().map(|link| link.address().into()).collect();
         let engines = (0..topology.endpoints()).map(EndpointId).zip(links);
@@ -65,23 +66,24 @@ impl Member {
         let mut streams: Vec<_> = engines.iter().map(|_| Vec::with_capacity(count)).collect();
         let mut agreed = Vec::with_capacity(count);
         for number in 0..count {
-            // As the ranks of a job agree: both ends of a link do as the one wants that has
-            // fewest.
-            let receives = engines.iter().map(Engine::receives).min().unwrap_or(0);
+            // As the ranks of a job agree: both ends of a link do as the one wants that takes
+            // least.
+            let terms = engines.iter().map(Engine::link_terms);
+            let terms = terms.reduce(LinkTerms::and).unwrap_or(LinkTerms::ANY);
             for (engine, streams) in engines.iter_mut().zip(&mut streams) {
                 let (rank, is_relay) = (engine.topology.rank(), engine.topology.is_relay());
                 streams.push(open_stream(
                     engine,
                     options,
                     number,
-                    receives,
+                    terms,
                     || match is_relay {
                         true => Sink::Closed,
                         false => sink(rank),
                     },
                 )?);
             }
-            agreed.push(receives);
+            agreed.push(terms);
         }
         let members = engines
             .into_iter()
@@ -191,12 +193,12 @@ pub(super) fn new_engine(
 }
 
 /// Opens a stream on one endpoint, whose inbox those of the node attach: the job's own, 0, or one
-/// of the options. `receives` is what all have agreed on.
+/// of the options. `terms` are what all have agreed on.
 pub(super) fn open_stream(
     engine: &mut Engine,
     options: &SimulationOptions,
     number: usize,
-    receives: usize,
+    terms: LinkTerms,
     sink: impl FnOnce() -> Sink,
 ) -> Result<Opened, Error> {
     let (options, item_bytes, sink) = match number {
@@ -210,7 +212,7 @@ pub(super) fn open_stream(
     let prepared = engine.prepare(engine.plan("simulated", options, item_bytes)?)?;
     let inbox = Arc::clone(&prepared.segment);
     let number = engine.take_number()?;
-    Ok((engine.connect(number, prepared, receives, sink)?, inbox))
+    Ok((engine.connect(number, prepared, terms, sink)?, inbox))
 }
 
 #[cfg(test)]
@@ -301,8 +303,8 @@ mod tests {
                 ejection_bytes,
             };
             let prepared = engine.prepare(plan).unwrap();
-            let (number, receives) = (engine.take_number().unwrap(), engine.receives());
-            let id = engine.connect(number, prepared, receives, Sink::Closed);
+            let (number, terms) = (engine.take_number().unwrap(), engine.link_terms());
+            let id = engine.connect(number, prepared, terms, Sink::Closed);
             let (state, out) = engine.stream(id.unwrap()).unwrap();
             let notices = state.notices.as_ref().unwrap().bytes();
             let received = state.inbound.links.as_ref().unwrap().pool_bytes;

@@ -49,10 +49,8 @@ impl Simulation<'_> {
             .ok_or_else(|| Error::config("fabric", "only simulated links come again"))?;
         member.epoch = member.epoch.next();
         let mut engine = new_engine(&self.topology, rank.into(), link, member.epoch)?;
-        let opened = self.receives.iter().zip(0..).map(|(&receives, number)| {
-            open_stream(&mut engine, &self.options, number, receives, || {
-                Sink::Handler
-            })
+        let opened = self.terms.iter().zip(0..).map(|(&terms, number)| {
+            open_stream(&mut engine, &self.options, number, terms, || Sink::Handler)
         });
         member.streams = opened.collect::<Result<_, _>>()?;
         engine.inherit(legacy);

@@ -42,7 +42,7 @@ macro_rules! counters_table {
                 batches_sent "batches" "; {} batches sent";
                 /// Batches received from other nodes.
                 batches_received "batches" ", {} received";
-                /// Batches that came by rendezvous.
+                /// Batches, and long records in memory that nodes share, that came by rendezvous.
                 announced "batches" ", {} by rendezvous";
                 /// Control messages sent.
                 controls_sent "messages" "; {} control messages";

@@ -2,6 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 
 use libfabric_sys as sys;
 
@@ -17,8 +18,10 @@ use super::operations::{Contexts, Kind, Operation, Operations};
 use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
+use crate::memory::lent::{Registered, is_inside};
 use crate::memory::pool::{Buffer, Pool};
-use crate::sync::Arc;
+use crate::memory::segment::Segment;
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Polls given to a closing endpoint to hand back cancelled receives, where regions keep it open.
 const CLOSING_POLLS: usize = 10_000;
@@ -39,7 +42,8 @@ pub(super) struct Endpoint {
     inject_bytes: usize,
     sends: usize,
     receives: usize,
-    pinned_bytes: usize,
+    /// Bytes that are registered.
+    pinned: Arc<Mutex<usize>>,
 }
 
 // SAFETY: libfabric's objects belong to no thread, and all calls for them are made with the
@@ -97,7 +101,7 @@ impl Endpoint {
             limits,
             sends: 0,
             receives: 0,
-            pinned_bytes: 0,
+            pinned: Arc::default(),
             opened: ManuallyDrop::new(Arc::new(opened)),
         })
     }
@@ -207,6 +211,18 @@ impl Endpoint {
         ))
     }
 
+    /// Refuses to register so much more where that is above what may be pinned.
+    fn check_memlock(&self, bytes: usize) -> Result<()> {
+        match self.opened.domain.quirk().pinned_reserve_bytes {
+            Some(reserve) => check_memlock(&self.name, self.pinned_bytes() + bytes, reserve),
+            None => Ok(()),
+        }
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        *self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn carries(&self, tag: Tag) -> bool {
         tag.0.checked_shr(self.limits.tag_bits).unwrap_or(0) == 0
     }
@@ -311,6 +327,11 @@ impl Endpoint {
     }
 }
 
+/// The first byte of a mapping.
+fn first_of(mapping: *mut u8) -> NonNull<u8> {
+    NonNull::new(mapping).expect("a mapping does not begin at address 0")
+}
+
 /// The error for a peer that this link never gave out, or that was disconnected.
 fn not_connected(call: &'static str, peer: Peer) -> Error {
     let why = format!("peer {} is not connected", peer.0);
@@ -378,11 +399,10 @@ impl Link for Endpoint {
             Error::config("pool", why)
         })?;
         let mapping = Mapping::allocate(bytes)?;
-        if let Some(reserve) = self.opened.domain.quirk().pinned_reserve_bytes {
-            check_memlock(&self.name, self.pinned_bytes + mapping.len(), reserve)?;
-        }
-        let region = Region::register(&self.opened, &mapping, access)?;
-        self.pinned_bytes += mapping.len();
+        self.check_memlock(mapping.len())?;
+        let memory = NonNull::slice_from_raw_parts(first_of(mapping.as_ptr()), mapping.len());
+        // SAFETY: the pool keeps the mapping until after the registration is dropped.
+        let region = unsafe { Region::register(&self.opened, memory, access, &self.pinned)? };
         tracing::debug!(
             target: "trihop_transport::memory",
             slots,
@@ -396,6 +416,29 @@ impl Link for Endpoint {
             slots,
             Some(Box::new(region)),
         ))
+    }
+
+    fn register(
+        &mut self,
+        segment: &std::sync::Arc<Segment>,
+        first: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<std::sync::Arc<Registered>> {
+        if !is_inside(segment, first, bytes) {
+            let why = format!("{bytes} bytes from {first} on, of {}", segment.len());
+            return Err(Error::config("registered memory", why));
+        }
+        // Pools are needed, and this is not: it leaves them as much as there is with it.
+        self.check_memlock(self.pinned_bytes() + 2 * bytes)?;
+        // SAFETY: the segment has the byte.
+        let start = unsafe { first_of(segment.as_ptr()).add(first) };
+        let memory = NonNull::slice_from_raw_parts(start, bytes);
+        // SAFETY: what is returned keeps the segment until after the registration is dropped.
+        let region = unsafe { Region::register(&self.opened, memory, access, &self.pinned)? };
+        let segment = std::sync::Arc::clone(segment);
+        let registered = Registered::new(Box::new(region), segment, first, bytes)?;
+        Ok(std::sync::Arc::new(registered))
     }
 
     fn post_send(

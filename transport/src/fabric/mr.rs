@@ -1,6 +1,7 @@
 //! Memory registration, by whatever rules the provider has.
 
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 
 use libfabric_sys as sys;
 use rustix::process::{Resource, getrlimit};
@@ -11,21 +12,22 @@ use super::handle::Handle;
 use super::opened::Opened;
 use crate::error::{Error, Result};
 use crate::link::Access;
-use crate::memory::hugepage::Mapping;
 use crate::memory::pool::Registration;
 use crate::random::random_bytes;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Attempts at a key that no other registration of the domain has.
 const KEY_ATTEMPTS: usize = 16;
 
-/// A registered mapping.
+/// Registered memory.
 #[derive(Debug)]
 pub(super) struct Region {
     region: ManuallyDrop<Handle<sys::fid_mr>>,
     key: u64,
     base: u64,
     link: usize,
+    /// Bytes that the endpoint counts as pinned.
+    pinned: (Arc<Mutex<usize>>, usize),
     /// The endpoint, for regions that are bound to it (FI_MR_ENDPOINT): it cannot be closed before
     /// them.
     endpoint: Option<Arc<Opened>>,
@@ -43,28 +45,36 @@ impl Drop for Region {
         let _turn = self.domain.turn();
         // SAFETY: it is not used again.
         unsafe { ManuallyDrop::drop(&mut self.region) };
+        let (pinned, bytes) = &self.pinned;
+        *pinned.lock().unwrap_or_else(PoisonError::into_inner) -= bytes;
         self.endpoint = None;
     }
 }
 
 impl Region {
-    /// Registers the whole mapping for what it is used for, and nothing else.
-    pub(super) fn register(
+    /// Registers memory for what it is used for, and nothing else.
+    ///
+    /// # Safety
+    /// It is mapped, readable and writable, until the region is dropped.
+    pub(super) unsafe fn register(
         opened: &Arc<Opened>,
-        mapping: &Mapping,
+        memory: NonNull<[u8]>,
         access: Access,
+        pinned: &Arc<Mutex<usize>>,
     ) -> Result<Self> {
         let domain = &opened.domain;
         let mode = domain.info().mr_mode();
-        let object = format!("{} bytes on {}", mapping.len(), domain.info().label());
+        let object = format!("{} bytes on {}", memory.len(), domain.info().label());
         let access = match access {
             Access::Arrivals => sys::FI_RECV | sys::FI_READ,
             Access::Departures => sys::FI_SEND,
             Access::Readable => sys::FI_SEND | sys::FI_REMOTE_READ,
+            Access::Messages => sys::FI_SEND | sys::FI_RECV | sys::FI_READ,
             Access::All => sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_REMOTE_READ,
         };
         let _turn = domain.turn();
-        let region = reg_with_fresh_key(domain, mapping, access, &object)?;
+        // SAFETY: the caller's promise.
+        let region = unsafe { reg_with_fresh_key(domain, memory, access, &object)? };
         let endpoint = if mode & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: region and endpoint are open objects of the same domain.
             let bound = unsafe { sys::fi_mr_bind(region.as_ptr(), opened.endpoint.fid(), 0) };
@@ -92,7 +102,7 @@ impl Region {
             ));
         }
         let base = if mode & sys::FI_MR_VIRT_ADDR != 0 {
-            mapping.as_ptr() as u64
+            memory.as_ptr().cast::<u8>() as u64
         } else {
             0
         };
@@ -101,15 +111,19 @@ impl Region {
             key,
             base,
             link: opened.number(),
+            pinned: {
+                *pinned.lock().unwrap_or_else(PoisonError::into_inner) += memory.len();
+                (Arc::clone(pinned), memory.len())
+            },
             endpoint,
             domain: Arc::clone(domain),
         })
     }
 }
 
-// SAFETY: libfabric gave `region` for the mapping that the endpoint makes a pool of, and its
-// descriptor is the region's for as long as that is open; `link` is the number of the endpoint
-// whose domain the region belongs to, and keeps open.
+// SAFETY: libfabric gave `region` for the memory that the endpoint makes a pool of, or says is
+// registered, and its descriptor is the region's for as long as that is open; `link` is the number
+// of the endpoint whose domain the region belongs to, and keeps open.
 unsafe impl Registration for Region {
     fn link(&self) -> usize {
         self.link
@@ -131,9 +145,12 @@ unsafe impl Registration for Region {
 
 /// Asks for random keys where the provider lets us choose: a neighbour on the network cannot count
 /// up to them.
-fn reg_with_fresh_key(
+///
+/// # Safety
+/// As [`Region::register`].
+unsafe fn reg_with_fresh_key(
     domain: &Domain,
-    mapping: &Mapping,
+    memory: NonNull<[u8]>,
     access: u64,
     object: &str,
 ) -> Result<Handle<sys::fid_mr>> {
@@ -146,14 +163,14 @@ fn reg_with_fresh_key(
         } else {
             0
         };
-        // SAFETY: the mapping is readable and writable for its whole length; the pool keeps it
-        // mapped until after this registration is dropped.
+        // SAFETY: the memory is readable and writable for its whole length until after this
+        // registration is dropped, as the caller promises.
         let registered = unsafe {
             Handle::open("fi_mr_reg", object, |place| {
                 sys::fi_mr_reg(
                     domain.as_ptr(),
-                    mapping.as_ptr().cast(),
-                    mapping.len(),
+                    memory.as_ptr().cast(),
+                    memory.len(),
                     access,
                     0,
                     key,

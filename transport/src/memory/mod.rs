@@ -5,6 +5,7 @@ pub mod book;
 pub mod descriptors;
 pub mod hugepage;
 pub(crate) mod kernel_file;
+pub mod lent;
 pub mod limit;
 pub(crate) mod line;
 pub mod page;

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use crate::link::RemoteMemory;
 use crate::memory::hugepage::Mapping;
+use crate::memory::lent::Lent;
 use crate::memory::slots::SlotStore;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +19,10 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Safety
 /// The descriptor goes to the provider as it is. While the value lives, it is null or the one that
 /// the provider of [`link`](Self::link) gave for the whole mapping that this value comes with in
-/// [`Pool::new`]; and no other link that lives has the same number.
+/// [`Pool::new`], or the bytes in [`Registered::new`]; and no other link that lives has the same
+/// number.
+///
+/// [`Registered::new`]: crate::memory::lent::Registered::new
 ///
 /// Safe code cannot make one up:
 /// ```compile_fail,E0200
@@ -69,6 +73,8 @@ enum Backing {
         owner: u32,
         first: RemoteMemory,
     },
+    /// It is somebody's, who gets it back: one slot.
+    Lent(Lent),
 }
 
 struct Inner {
@@ -162,6 +168,11 @@ impl Pool {
         Self::over(backing, slot_bytes, slots)
     }
 
+    /// One slot of memory that is lent.
+    pub(super) fn over_lent(lent: Lent, bytes: usize) -> Self {
+        Self::over(Backing::Lent(lent), bytes, 1)
+    }
+
     fn over(backing: Backing, slot_bytes: usize, slots: usize) -> Self {
         assert!(
             slot_bytes.is_multiple_of(64),
@@ -212,7 +223,9 @@ impl Pool {
     pub fn bytes(&self) -> usize {
         match &self.inner.backing {
             Backing::Mapped { mapping, .. } => mapping.len(),
-            Backing::OnDemand { .. } => self.inner.slot_bytes * self.inner.slots as usize,
+            Backing::OnDemand { .. } | Backing::Lent(_) => {
+                self.inner.slot_bytes * self.inner.slots as usize
+            }
         }
     }
 
@@ -258,6 +271,7 @@ impl Pool {
                     return None;
                 }
             },
+            Backing::Lent(lent) => (0, lent.first()),
         };
         state.taken += 1;
         Some(Buffer {
@@ -290,6 +304,7 @@ impl Buffer {
         match &self.inner.backing {
             Backing::Mapped { registration, .. } => registration.as_ref().map(|r| r.link()),
             Backing::OnDemand { .. } => None,
+            Backing::Lent(lent) => Some(lent.registration().link()),
         }
     }
 
@@ -300,6 +315,7 @@ impl Buffer {
                 registration: Some(r),
                 ..
             } => r.descriptor(),
+            Backing::Lent(lent) => lent.registration().descriptor(),
             _ => std::ptr::null_mut(),
         }
     }
@@ -322,6 +338,7 @@ impl Buffer {
                 address: first.address + store.offset(self.slot),
                 key: first.key,
             },
+            Backing::Lent(lent) => lent.remote(),
         }
     }
 
@@ -349,9 +366,9 @@ impl fmt::Debug for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the slot's `slot_bytes` bytes lie inside a mapping that `inner` keeps alive; a
-        // slot is handed out to one `Buffer` at a time, so no other reference to these bytes
-        // exists.
+        // SAFETY: the slot's `slot_bytes` bytes lie inside a mapping, or memory that is lent, which
+        // `inner` keeps alive; a slot is handed out to one `Buffer` at a time, so no other
+        // reference to these bytes exists.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.inner.slot_bytes) }
     }
 }
@@ -370,13 +387,36 @@ impl Drop for Buffer {
         match &self.inner.backing {
             Backing::Mapped { .. } => state.free.push(self.slot),
             Backing::OnDemand { store, .. } => store.give(self.slot),
+            Backing::Lent(_) => {}
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Of memory that is used without any, which a peer would name from here on.
+    pub struct Unregistered(pub u64);
+
+    // SAFETY: it has no descriptor, and no link.
+    unsafe impl Registration for Unregistered {
+        fn link(&self) -> usize {
+            0
+        }
+
+        fn descriptor(&self) -> *mut libc::c_void {
+            std::ptr::null_mut()
+        }
+
+        fn key(&self) -> u64 {
+            0
+        }
+
+        fn base(&self) -> u64 {
+            self.0
+        }
+    }
 
     fn pools(slots: usize) -> [Pool; 2] {
         let mapping = Mapping::allocate(64 * slots).unwrap();

@@ -1,7 +1,9 @@
-//! Rendezvous, receiving side: which announced batches are being fetched, and how many bytes at
-//! once (ejection limit).
+//! Rendezvous, receiving side: what of announced batches and records is being fetched, and how many
+//! bytes at once (ejection limit).
 
-/// Batches on their way after an announcement. A fetch has a slot number that is also its segment
+use super::wire::Epoch;
+
+/// What is on its way after an announcement. A fetch has a slot number that is also its segment
 /// tag.
 #[derive(Debug)]
 pub struct Fetches {
@@ -9,19 +11,36 @@ pub struct Fetches {
     bytes: usize,
 }
 
-/// One batch on its way.
+/// One batch, or a part of a record, on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fetch {
     /// Index of the link at this receiver.
     pub link: usize,
+    /// Epoch of the endpoint at its other end.
+    pub epoch: Epoch,
     /// Number of the batch on its link.
     pub sequence: u64,
+    /// Where they begin in what was announced.
+    pub from: usize,
     /// Bytes on their way.
     pub bytes: usize,
+    /// What they are.
+    pub what: Fetched,
+}
+
+/// What is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fetched {
+    /// A batch, with its header.
+    Batch,
+    /// A part of a record, which has none, into a fetch buffer.
+    Part,
+    /// The same into the block that the record is to lie in.
+    PartInPlace,
 }
 
 impl Fetches {
-    /// At most `slots` fetches.
+    /// None yet, with room for so many: whoever starts them bounds them.
     pub fn new(slots: usize) -> Self {
         Self {
             slots: vec![None; slots],
@@ -29,12 +48,17 @@ impl Fetches {
         }
     }
 
-    /// Starts a fetch, or `None` while all slots are taken.
-    pub fn begin(&mut self, fetch: Fetch) -> Option<usize> {
-        let slot = self.slots.iter().position(Option::is_none)?;
+    /// Starts a fetch.
+    pub fn begin(&mut self, fetch: Fetch) -> usize {
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or_else(|| {
+            // Those of peers that are lost may never end.
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
         self.slots[slot] = Some(fetch);
         self.bytes += fetch.bytes;
-        Some(slot)
+        slot
     }
 
     /// The fetch that runs in a slot, if one does.
@@ -60,25 +84,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_fetches_run_as_there_are_slots() {
+    fn fetches_have_slots_of_their_own_until_they_end() {
         let mut fetches = Fetches::new(4);
         let fetch = |bytes| Fetch {
             link: 0,
+            epoch: Epoch::FIRST,
             sequence: 0,
+            from: 0,
             bytes,
+            what: Fetched::Batch,
         };
-        let big = fetches.begin(fetch(1000)).expect("all slots are free");
+        let big = fetches.begin(fetch(1000));
         assert_eq!(fetches.bytes(), 1000);
         assert_eq!(fetches.get(big), Some(fetch(1000)));
         assert_eq!(fetches.end(big), Some(fetch(1000)));
         assert_eq!((fetches.get(big), fetches.end(big)), (None, None));
         let slots: Vec<_> = (0..5).map(|_| fetches.begin(fetch(20))).collect();
-        assert_eq!(
-            slots.iter().flatten().count(),
-            4,
-            "as many as there are slots"
-        );
-        assert_eq!(fetches.bytes(), 80);
+        assert_eq!(slots, [0, 1, 2, 3, 4], "more than there was room for");
+        assert_eq!(fetches.bytes(), 100);
         assert_eq!(fetches.end(99), None);
     }
 }

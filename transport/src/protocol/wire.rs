@@ -10,7 +10,7 @@ mod shared;
 
 pub use batch::{
     Announcement, BATCH_HEADER_BYTES, BadHeader, BatchHeader, BatchKind, ClearToSend, Counters,
-    Epoch,
+    Epoch, PART_UNIT_BYTES, RecordAnnouncement,
 };
 pub use run::{
     BadRun, FRAGMENT_HEADER_BYTES, FragmentHeader, RECORD_HEADER_BYTES, RUN_HEADER_BYTES,
@@ -19,7 +19,7 @@ pub use run::{
 pub use shared::{SHARED_RECORD_BYTES, SharedRecord};
 
 /// Version of the wire format; both ends of a link must have the same.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 
 /// Feature number of what ranks and their agent share beside the wire format: what they say to each
 /// other before a job and in it, the inboxes, doorbells and boards that they hand each other, and
@@ -28,7 +28,7 @@ pub const VERSION: u8 = 13;
 /// Both must have the same, and the same major and minor version; their patch releases may differ.
 /// So raise it by one with each change after which an older one of the same minor version would
 /// misunderstand a newer one. It never goes back.
-pub const FEATURE: u32 = 7;
+pub const FEATURE: u32 = 8;
 
 /// Rounds up to the alignment of everything on the wire.
 pub const fn align8(bytes: usize) -> usize {

@@ -10,9 +10,11 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::memory::lent::Lend;
 use crate::memory::segment::Segment;
 use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::storage::{Orderings, Shipped};
@@ -108,7 +110,13 @@ impl BlockArea {
         self.bytes
     }
 
-    fn segment(&self) -> &Arc<Segment> {
+    /// Where it begins in its segment.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// The segment that it is a part of.
+    pub fn segment(&self) -> &Arc<Segment> {
         self.inbox.segment_arc()
     }
 }
@@ -282,6 +290,17 @@ impl Block {
         Self { segment, at }
     }
 
+    /// Has its first `bytes` only from now on, and whoever it is passed on to as well.
+    pub fn truncate(&mut self, bytes: usize) {
+        if bytes < self.at.bytes as usize {
+            self.at.bytes = bytes as u32;
+            // Relaxed: whoever holds it is the only one that writes there, until it is passed on.
+            let turn = (self.word().load(Ordering::Relaxed) >> 34) as u32;
+            self.word()
+                .store(made(turn, self.at.bytes), Ordering::Relaxed);
+        }
+    }
+
     /// Whether it lies in this area.
     pub fn is_in(&self, area: &BlockArea) -> bool {
         Arc::ptr_eq(&self.segment, area.segment())
@@ -362,6 +381,18 @@ impl Drop for Block {
     }
 }
 
+// SAFETY: the bytes lie in a mapped segment for as long as the block is held, of which its length
+// is whole lines, and are those of its holder alone.
+unsafe impl Lend for Block {
+    fn first(&self) -> NonNull<u8> {
+        NonNull::new(Self::first(self)).expect("a segment does not begin at address 0")
+    }
+
+    fn bytes(&self) -> usize {
+        (self.at.bytes as usize).next_multiple_of(LINE_BYTES)
+    }
+}
+
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Block({} B at {})", self.at.bytes, self.at.offset())
@@ -385,6 +416,24 @@ mod tests {
     fn blocks() -> (BlockArea, usize, Blocks) {
         let (area, first) = area(AREA);
         (area.clone(), first, Blocks::new(area).unwrap())
+    }
+
+    #[test]
+    fn a_block_that_was_cut_is_as_short_for_who_gets_it_and_free_as_a_whole() {
+        let (area, _, mut blocks) = blocks();
+        let mut block = blocks.take(AREA - LINE_BYTES).unwrap();
+        block.fill(3);
+        block.truncate(9999);
+        assert_eq!(block.len(), AREA - LINE_BYTES, "it is not that long");
+        block.truncate(100);
+        assert_eq!(&*block, [3; 100]);
+        let place = block.pass().place();
+        assert_eq!(place.bytes(), 100);
+        let claimed = Block::claim(&area, place).unwrap();
+        assert_eq!(&*claimed, [3; 100]);
+        assert!(blocks.take(1).is_none(), "all of it is taken");
+        drop(claimed);
+        assert!((0..100).any(|_| blocks.take(AREA - LINE_BYTES).is_some()));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use super::net::Net;
 use super::parcels::Parcel;
 use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
+use crate::memory::lent::Registered;
 use crate::memory::pool::{Buffer, Pool};
+use crate::memory::segment::Segment;
 use crate::sync::Arc;
 
 /// Completions per poll.
@@ -103,6 +105,20 @@ impl Link for SimLink {
 
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool> {
         Ok(self.net.lock().pool(self.id, slot_bytes, slots, access))
+    }
+
+    fn register(
+        &mut self,
+        segment: &std::sync::Arc<Segment>,
+        first: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<std::sync::Arc<Registered>> {
+        let mut state = self.net.lock();
+        let registration = state.register(self.id, segment, first, bytes, access)?;
+        let segment = std::sync::Arc::clone(segment);
+        let registered = Registered::new(Box::new(registration), segment, first, bytes)?;
+        Ok(std::sync::Arc::new(registered))
     }
 
     fn post_send(

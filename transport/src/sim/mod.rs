@@ -11,6 +11,7 @@
 //! job registers its pools whole. [`Pool::bytes`](crate::memory::pool::Pool::bytes) says in both
 //! cases how much that takes.
 
+mod areas;
 mod endpoint;
 mod net;
 mod parcels;

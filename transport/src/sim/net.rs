@@ -3,14 +3,20 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
+use super::areas::{AreaRegistration, Areas};
 use super::endpoint::SimLink;
 use super::parcels::{List, Parcel, Parcels};
 use super::rules::Rules;
+use crate::error::{Error, Result};
 use crate::fabric::quirks::Quirk;
 use crate::link::{Access, Limits, Mover, RemoteMemory, Tag, Token};
 use crate::memory::pool::Pool;
+use crate::memory::segment::Segment;
 use crate::memory::slots::SlotStore;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Stores of slots of different sizes, at most: keys behind theirs are those of parts of segments.
+const MOST_STORES: usize = 1 << 20;
 
 /// What the simulated network does to messages.
 #[derive(Debug, Clone)]
@@ -35,6 +41,8 @@ pub struct SimOptions {
     pub limits: Limits,
     /// What else providers differ in.
     pub rules: Rules,
+    /// Parts of segments are not registered, as where memory may not be pinned.
+    pub refuses_areas: bool,
 }
 
 impl SimOptions {
@@ -67,6 +75,7 @@ impl Default for SimOptions {
             kept_bytes: 0,
             limits,
             rules: Rules::default(),
+            refuses_areas: false,
         }
     }
 }
@@ -124,6 +133,7 @@ pub(super) struct State {
     /// Endpoints that got news since somebody asked.
     woken: Vec<u32>,
     stores: Vec<Arc<SlotStore>>,
+    areas: Areas,
     violations: Vec<String>,
     /// There are strangers: a receive that somebody counts on may be used up.
     strangers: bool,
@@ -451,8 +461,35 @@ impl State {
     /// Bytes of an endpoint's memory, as a peer's adapter reads them.
     pub fn read(&self, target: u32, key: u64, address: u64, bytes: usize) -> Option<Box<[u8]>> {
         let rules = &self.options.rules;
-        let store = self.stores.get(rules.index_of(key)?)?;
-        store.peek(target, address.checked_sub(rules.base(target))?, bytes)
+        let index = rules.index_of(key)?;
+        let offset = address.checked_sub(rules.base(target))?;
+        match self.stores.get(index) {
+            Some(store) => store.peek(target, offset, bytes),
+            None => self.areas.peek(target, key, offset, bytes),
+        }
+    }
+
+    /// Registers a part of a segment for an endpoint.
+    pub fn register(
+        &mut self,
+        id: u32,
+        segment: &std::sync::Arc<Segment>,
+        first: usize,
+        bytes: usize,
+        access: Access,
+    ) -> Result<AreaRegistration> {
+        if self.options.refuses_areas {
+            return Err(Error::config("registered memory", "this link has none"));
+        }
+        let rules = &self.options.rules;
+        let key = match access.is_readable() {
+            // Behind those of all stores.
+            true => rules.key(MOST_STORES + self.areas.count()),
+            false => u64::MAX,
+        };
+        Ok(self
+            .areas
+            .add(id, key, rules.base(id), (segment, first, bytes)))
     }
 }
 
@@ -484,6 +521,7 @@ impl Net {
             wheel: vec![List::default(); ticks].into(),
             woken: Vec::new(),
             stores: Vec::new(),
+            areas: Areas::default(),
             violations: Vec::new(),
             strangers: false,
         };

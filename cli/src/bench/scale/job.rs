@@ -382,6 +382,7 @@ fn simulation(
                 wait_descriptor: false,
                 ..network.rules
             },
+            refuses_areas: false,
         },
         stream: StreamOptions {
             route: fabric.route,

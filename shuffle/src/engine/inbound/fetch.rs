@@ -1,58 +1,105 @@
 //! Batches that were announced: fetched in the order of their link, and taken when they have come.
 
-use trihop_transport::link::{Link, Mover, Peer, PostError};
+use trihop_transport::link::{Link, Mover, PostError};
 use trihop_transport::memory::pool::Buffer;
-use trihop_transport::protocol::rendezvous::Fetch;
+use trihop_transport::protocol::rendezvous::{Fetch, Fetched};
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{BatchHeader, BatchKind, ClearToSend};
 
+use super::pull::Puller;
 use super::{Came, Links, forget_header};
 use crate::engine::incoming::Arrival;
 use crate::engine::queues::Queues;
 use crate::error::{Error, Result};
+use crate::queue::lanes::Lanes;
+use crate::queue::remote::RemoteQueue;
 use crate::stats::Stats;
 
 impl Links {
     /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one
     /// from its slot.
-    pub(super) fn fetch(&mut self, index: usize, link: &mut dyn Link, peer: Peer) -> Result<()> {
+    pub(super) fn fetch(
+        &mut self,
+        index: usize,
+        link: &mut dyn Link,
+        remote: &RemoteQueue,
+        lanes: &mut Lanes,
+    ) -> Result<()> {
         let Some(pool) = &self.fetch_pool else {
             return Ok(());
         };
+        let (peer, epoch) = (remote.peer, remote.epoch);
         let incoming = &mut self.incoming[index];
         let next = incoming.window.next();
         for (expected, (sequence, arrival)) in (next..).zip(incoming.window.iter_mut()) {
             if sequence != expected {
                 break;
             }
-            let Arrival::Announced(memory, bytes, mover) = *arrival else {
-                continue;
-            };
-            let bytes = bytes as usize;
             // Each link that holds no fetch buffer can count on one for its front batch: others may
             // be waiting for just that batch, because it continues a record that occupies their
             // queues.
             // Where links are too many for that, some are kept for each later stage, and the last
             // one of a stage for a link whose record has begun.
+            let beside_others = self.links - self.holding;
             let kept = match self.sizes.on_demand {
                 true => {
                     let later = self.shared.len() - 1 - incoming.pool;
                     let goes_on = incoming.in_record && sequence == next;
                     2 * later + usize::from(!goes_on)
                 }
-                false if incoming.held > 0 => self.links - self.holding,
+                false if incoming.held > 0 => beside_others,
                 false => 0,
             };
+            if let Arrival::Record(record) = arrival {
+                let mut puller = Puller {
+                    fetches: &mut self.fetches,
+                    parts: &mut incoming.parts,
+                    more: &mut self.more_parts,
+                    most_more: self.most_more_parts,
+                    on_demand: self.sizes.on_demand,
+                    takes_parts: self.takes_parts,
+                    pool,
+                    lanes,
+                    link,
+                    peer,
+                    identity: &self.identity,
+                    notices: &mut incoming.notices,
+                    place: self.place,
+                    frame_bytes: self.frame_bytes,
+                    index,
+                    epoch,
+                    sequence,
+                    refused: false,
+                };
+                let more = match self.sizes.on_demand {
+                    true => 2 * self.shared.len(),
+                    false => beside_others,
+                };
+                let asked = puller.pull(record, sequence == next, [kept, more])?;
+                self.fetch_refused |= puller.refused;
+                incoming.news |= !incoming.notices.is_empty();
+                self.holding += usize::from(incoming.held == 0 && asked.buffers > 0);
+                incoming.held += asked.buffers;
+                match asked.wholly {
+                    true => continue,
+                    false => break,
+                }
+            }
+            let Arrival::Announced(memory, bytes, mover) = *arrival else {
+                continue;
+            };
+            let bytes = bytes as usize;
             if pool.free_slots() <= kept {
                 break;
             }
-            let Some(slot) = self.fetches.begin(Fetch {
+            let slot = self.fetches.begin(Fetch {
                 link: index,
+                epoch,
                 sequence,
+                from: 0,
                 bytes,
-            }) else {
-                break;
-            };
+                what: Fetched::Batch,
+            });
             let Some(mut buffer) = pool.take() else {
                 self.fetches.end(slot);
                 break;
@@ -81,9 +128,10 @@ impl Links {
                     incoming.held += 1;
                     if mover == Mover::Segments {
                         incoming.notices.push(ClearToSend {
-                            sequence: sequence.into(),
+                            sequence: (sequence as u32).into(),
                             slot: number.into(),
-                            reserved: 0.into(),
+                            first: 0.into(),
+                            bytes: (bytes as u32).into(),
                         });
                         incoming.news = true;
                     }
@@ -105,16 +153,19 @@ impl Links {
         number: u32,
         buffer: Buffer,
         came: Came,
-        queues: &mut Queues,
+        queues: &Queues,
         stats: &mut Stats,
     ) -> Result<()> {
-        let remotes = &mut queues.remotes;
+        let remotes = &queues.remotes;
         let Some(fetch) = self.fetches.get(number as usize) else {
             return Err(Error::bad_peer(
                 self.identity.own.0,
                 format!("no fetch in slot {number}"),
             ));
         };
+        if fetch.what != Fetched::Batch {
+            return self.part_came(number, fetch, buffer, came, queues, stats);
+        }
         let remote = &remotes[fetch.link];
         let (end, epoch, stage) = (remote.end, remote.epoch, remote.stage);
         let bytes = match came {

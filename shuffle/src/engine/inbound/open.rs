@@ -24,6 +24,10 @@ pub(crate) struct LinkPlan {
     pub receive_pool_bytes: usize,
     /// Receives that the endpoint's other streams post.
     pub posted: usize,
+    /// Place of this endpoint on its node, and what a frame and a record have at most.
+    pub place: u32,
+    pub frame_bytes: usize,
+    pub most_bytes: usize,
 }
 
 /// Receive slots of a stream, and buffers for fetches.
@@ -32,20 +36,21 @@ struct Slots {
     small: usize,
     large: usize,
     fetch: usize,
+    /// Parts of records that may be on their way into blocks: one of each link, where links have
+    /// slots of their own, and some more.
+    parts: usize,
+    more_parts: usize,
 }
 
 /// Control receives of a stream whose links share them: what comes before one is free waits in the
 /// provider, at most [`control::PER_LINK`] short messages of a link.
 const SHARED_CONTROLS: usize = 64;
+/// Parts of long records that are on their way into blocks at once, beside the first of each link.
+const MOST_PARTS: usize = 16;
 /// Fetch buffers of a stream whose links share them, if memory and receives allow as many.
 const SHARED_FETCHES: usize = 64;
 
 impl LinkPlan {
-    /// Whether a batch may be longer than the slot that a link has of its own.
-    fn has_long_batches(&self) -> bool {
-        self.sizes.buffer_bytes > self.sizes.small_bytes
-    }
-
     /// Large slots that memory is there for.
     fn affordable(&self) -> usize {
         self.receive_pool_bytes / self.sizes.large_bytes
@@ -68,8 +73,10 @@ impl LinkPlan {
             small: self.links,
             large: 0,
             fetch: 0,
+            parts: 0,
+            more_parts: 0,
         };
-        if !self.has_long_batches() {
+        if !self.sizes.has_long_batches() {
             let least = slots.receives(mover);
             return if offered < least {
                 Err(least)
@@ -82,19 +89,25 @@ impl LinkPlan {
         let least = slots.receives(mover) + 1;
         let left = offered.checked_sub(least).ok_or(least)?;
         slots.large = (self.affordable().clamp(1, 1 + left / 8)).min(self.in_flight);
+        if left / 4 >= self.links {
+            slots.more_parts = MOST_PARTS.min(left / 16);
+            slots.parts = self.links + slots.more_parts;
+        }
         Ok(slots)
     }
 
     /// Few of each, whatever the links are.
     fn shared_slots(&self, offered: usize, mover: Mover) -> std::result::Result<Slots, usize> {
         let stages = self.stages.len();
-        let is_announced = self.sizes.buffer_bytes > self.sizes.large_bytes;
+        let is_announced = self.sizes.has_long_batches();
         // Two of each stage: one for any link, one for a link whose record has begun.
         let mut slots = Slots {
             controls: 2,
             small: 0,
             large: 2 * stages,
             fetch: if is_announced { 2 * stages } else { 0 },
+            parts: 0,
+            more_parts: 0,
         };
         let least = slots.receives(mover);
         let left = offered.checked_sub(least).ok_or(least)?;
@@ -102,6 +115,8 @@ impl LinkPlan {
         slots.controls += part.min(SHARED_CONTROLS - 2);
         if is_announced {
             slots.fetch += part.min(SHARED_FETCHES);
+            slots.more_parts = part.min(MOST_PARTS);
+            slots.parts = slots.more_parts;
         }
         let more = self.affordable().min(self.in_flight);
         slots.large += more.saturating_sub(slots.large).min(4 * part);
@@ -132,7 +147,7 @@ impl Slots {
     fn receives(&self, mover: Mover) -> usize {
         let fetch = match mover {
             Mover::Read => 0,
-            Mover::Segments => self.fetch,
+            Mover::Segments => self.fetch + self.parts,
         };
         self.controls + self.small + self.large + fetch
     }
@@ -208,8 +223,14 @@ impl Links {
             sizes,
             shared,
             stages,
-            fetches: Fetches::new(slots.fetch),
+            fetches: Fetches::new(slots.fetch + slots.parts),
             fetch_pool,
+            more_parts: 0,
+            most_more_parts: slots.more_parts,
+            takes_parts: slots.parts > 0,
+            place: plan.place,
+            frame_bytes: plan.frame_bytes,
+            most_bytes: plan.most_bytes,
             holding: 0,
             _posted_pools: posted_pools,
             unposted: Vec::new(),
@@ -265,6 +286,9 @@ mod tests {
             in_flight: 4 * links,
             receive_pool_bytes: 4 << 20,
             posted,
+            place: 0,
+            frame_bytes: 16 << 10,
+            most_bytes: 64 << 20,
         }
     }
 

@@ -220,11 +220,11 @@ impl<S: Seat> ChannelsBuilder<S> {
 }
 
 /// The options of the stream, with a quarter of `memory_bytes`, and 64 MiB at most, for long
-/// messages between ranks of a node: they lie there for as long as they are in a channel. A rank
-/// alone on its node needs nothing of the kind.
+/// messages: those between ranks of a node lie there for as long as they are in a channel. A rank
+/// that is alone needs nothing of the kind.
 fn sharing(topology: &Topology, options: StreamOptions) -> StreamOptions {
     let shares = Shares {
-        block_bytes: match topology.most_local() {
+        block_bytes: match topology.size() {
             1 => 0,
             _ => (options.memory_bytes / 4).min(MOST_SHARED_BYTES),
         },

@@ -59,8 +59,8 @@ impl Bytes {
                 bytes.truncate(count);
                 Self::Own(bytes)
             }
-            Self::Shared(block) => {
-                debug_assert_eq!(block.len(), count, "a block is a message");
+            Self::Shared(mut block) => {
+                block.truncate(count);
                 Self::Shared(block)
             }
         }

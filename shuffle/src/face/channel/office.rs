@@ -335,15 +335,27 @@ impl Office {
     pub fn handler(self: &Arc<Self>) -> TurnHandler {
         let office = Arc::clone(self);
         Box::new(move |delivery, done, outbox, woken| {
+            let mut take_owned = |source, kind, bytes: Bytes| {
+                let record = Payload::Owned(bytes);
+                office.take(Rank(source), kind, record, outbox, woken)?;
+                Ok(1)
+            };
             if let Delivery::Record {
                 source,
                 kind,
                 bytes: LongBytes::Given(bytes),
             } = delivery
             {
-                let record = Payload::Owned(std::mem::take(bytes).into());
-                office.take(Rank(source), kind, record, outbox, woken)?;
-                return Ok(1);
+                return take_owned(source, kind, std::mem::take(bytes).into());
+            }
+            if let Delivery::Record {
+                source,
+                kind,
+                bytes: LongBytes::Shared(block @ Some(_)),
+            } = delivery
+            {
+                let block = block.take().map(Bytes::from);
+                return take_owned(source, kind, block.unwrap_or_default());
             }
             each_message(delivery, done, |message, first| {
                 if !first && outbox.has_overfilled() {

@@ -8,6 +8,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::VERSION;
+use super::run::RUN_HEADER_BYTES;
 use crate::topology::EndpointId;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"3h");
@@ -50,6 +51,8 @@ pub enum BatchKind {
     /// As [`BatchKind::Control`], and a request: shared slots that the peer holds unused are wanted
     /// by others.
     Recall = 5,
+    /// A [`RecordAnnouncement`]: one long record that waits in the sender's memory.
+    Record = 6,
 }
 
 /// Header of everything that crosses the fabric, 64 bytes.
@@ -252,6 +255,7 @@ impl BatchHeader {
             3 => BatchKind::Control,
             4 => BatchKind::Segment,
             5 => BatchKind::Recall,
+            6 => BatchKind::Record,
             other => return Err(BadHeader::Kind(other)),
         };
         let bytes = raw.bytes.get();
@@ -298,20 +302,45 @@ pub struct Announcement {
     pub mover: U32,
 }
 
-/// Entry of a [`BatchKind::Control`] message: the announced batch may be sent with this segment
-/// tag.
+/// Payload of a [`BatchKind::Record`] batch: where the record lies, and whose it is. The receiver
+/// takes it in parts, each of as many bytes as it has room for, each byte once.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct RecordAnnouncement {
+    /// Where its bytes are, which are the record's alone.
+    pub memory: Announcement,
+    /// Header of the run that says, inside of a node, where it lies.
+    pub run: [u8; RUN_HEADER_BYTES],
+    /// The application's 32 bits.
+    pub kind: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+// With its header it fits the shortest slot, and a notice.
+const _: () = assert!(BATCH_HEADER_BYTES + size_of::<RecordAnnouncement>() <= 128);
+
+/// Entry of a [`BatchKind::Control`] message: of what was announced, these bytes may be sent with
+/// this segment tag.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct ClearToSend {
-    /// Sequence of the announcement.
-    pub sequence: U64,
+    /// Sequence of the announcement, modulo 2^32.
+    pub sequence: U32,
     /// Number of the receive that waits for it.
     pub slot: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// Those from here on, in units of [`PART_UNIT_BYTES`].
+    pub first: U32,
+    /// So many.
+    pub bytes: U32,
 }
+
+/// Parts of a record begin at multiples of this.
+pub const PART_UNIT_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -324,7 +353,8 @@ mod tests {
             Just(BatchKind::Announce),
             Just(BatchKind::Control),
             Just(BatchKind::Segment),
-            Just(BatchKind::Recall)
+            Just(BatchKind::Recall),
+            Just(BatchKind::Record)
         ];
         let counters = (
             any::<u64>(),
@@ -412,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_does_not_exist_is_named() {
-        for kind in (0..=u8::MAX).filter(|kind| !(1..=5).contains(kind)) {
+        for kind in (0..=u8::MAX).filter(|kind| !(1..=6).contains(kind)) {
             let mut message = lone_header();
             message[5] = kind;
             let check = check_word(&message).to_le_bytes();

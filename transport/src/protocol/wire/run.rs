@@ -33,7 +33,7 @@ pub mod run_flags {
     /// In the place of a last fragment: the record ends here and is none, since its source is gone.
     /// There is nothing in it.
     pub const CUT: u16 = 32;
-    /// A record that lies in memory which the ranks of its source's node share: there is but where,
+    /// A record that lies in memory which the ranks of this node share: there is but where,
     /// a [`SharedRecord`](crate::protocol::wire::SharedRecord).
     pub const SHARED: u16 = 64;
     /// Those of fragments.

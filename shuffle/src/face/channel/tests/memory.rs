@@ -125,6 +125,55 @@ fn what_finds_no_shared_memory_is_copied() {
     on_both!(2, |rank| rank, by_the_owner);
 }
 
+/// Long messages from another node are fetched into memory that is the receiver's, and go back out
+/// of there.
+fn over_a_link<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
+    let (me, other) = (job.rank().0, 1 - job.rank().0);
+    let all: Result<Vec<_>> = (0..2)
+        .map(|owner| shared(job, channels, owner, ChannelLimits::default()))
+        .collect();
+    let all = all?;
+    let (mine, theirs) = (&all[me as usize], &all[other as usize]);
+    let long = |turn: u32| -> Vec<u8> { content(turn).repeat(3) };
+    for turn in 0..60 {
+        if me == 0 {
+            theirs.send(turn, &long(turn), Return::WhenDeposited, NEVER)?;
+            let back = mine.get(NEVER)?;
+            assert!(back.bytes == long(turn) && back.source.0 == other);
+        } else {
+            let mut got = mine.get(NEVER)?;
+            // The first comes before the link has registered the memory.
+            let is_there = got.bytes.is_shared() || turn == 0;
+            assert!(is_there && got.bytes == long(turn), "{turn}");
+            theirs.send_buffer(turn, &mut got.bytes, Return::WhenBuffered, NEVER)?;
+        }
+    }
+    // As many as there is no memory for, all of them kept.
+    let count = 3 + StreamOptions::default().memory_bytes / 4 / (3 * BYTES);
+    let mut kept = Vec::new();
+    for turn in 0..count as u32 {
+        if me == 0 {
+            theirs.send(turn, &long(turn), Return::WhenDeposited, NEVER)?;
+        } else {
+            kept.push(mine.get(NEVER)?);
+        }
+    }
+    for (turn, got) in (0..).zip(&kept) {
+        assert!(got.bytes == long(turn));
+    }
+    let shared = kept.iter().filter(|got| got.bytes.is_shared()).count();
+    assert!(
+        me == 0 || (1..count).contains(&shared),
+        "{shared} of {count}"
+    );
+    job.barrier()
+}
+
+#[test]
+fn a_long_message_from_another_node_lies_in_memory_that_is_its_receivers() {
+    on_both!(2, |rank| rank, over_a_link);
+}
+
 /// What is refused before it has left stays with its sender, and what was refused by the owner is
 /// gone, and its memory free.
 fn refused<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
