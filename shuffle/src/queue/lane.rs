@@ -1,5 +1,7 @@
 //! Output over a lane.
 
+use std::collections::VecDeque;
+
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::{Corrupt, Producer};
 use trihop_transport::topology::EndpointId;
@@ -19,6 +21,10 @@ pub(crate) struct LaneQueue {
     publish_bytes: usize,
     /// Bytes that lie elsewhere, for which frames stand that were added since it was last shown.
     beside_bytes: usize,
+    /// Where records for a relay end in the lane that it has not taken, and their bytes.
+    for_relay: VecDeque<(u64, usize)>,
+    /// One more waits until it has.
+    waits_for_relay: bool,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
     /// Endpoint at the other end, and the epoch in which it has joined.
@@ -29,6 +35,9 @@ pub(crate) struct LaneQueue {
     pub corrupt: Option<Box<Corrupt>>,
     pub counters: QueueCounters,
 }
+
+/// What a relay has not taken of long records in shared memory, before it gets more.
+const MOST_FOR_RELAY_BYTES: usize = 512 << 10;
 
 impl LaneQueue {
     /// A queue to a rank of the node over `producer` that publishes every `publish_bytes` and holds
@@ -51,6 +60,8 @@ impl LaneQueue {
             limit_bytes,
             publish_bytes,
             beside_bytes: 0,
+            for_relay: VecDeque::new(),
+            waits_for_relay: false,
             wanted_bytes: 0,
             corrupt: None,
             counters: QueueCounters::default(),
@@ -62,6 +73,8 @@ impl LaneQueue {
         self.producer = None;
         self.fragments = FragmentGuard::default();
         (self.wanted_bytes, self.beside_bytes) = (0, 0);
+        self.for_relay.clear();
+        self.waits_for_relay = false;
     }
 
     /// The endpoint at the other end is lost, and whatever it has not taken with it.
@@ -135,6 +148,29 @@ impl LaneQueue {
         }
     }
 
+    /// What was added last stands for so many bytes, which lie elsewhere, for a relay, which is to take it before much more is added.
+    pub fn added_for_relay(&mut self, bytes: usize) {
+        self.publish(SendReason::Full);
+        let end = self.produced();
+        self.for_relay.push_back((end, bytes));
+    }
+
+    /// Whether a relay has taken so much of what was [added for it](LaneQueue::added_for_relay)
+    /// that more may be: one that stands still shall not have what another one could take.
+    pub fn may_add_for_relay(&mut self) -> bool {
+        if self.for_relay.is_empty() {
+            self.waits_for_relay = false;
+            return true;
+        }
+        // What is corrupt is said by the next push.
+        let consumed = self.consumed().unwrap_or(u64::MAX);
+        let taken = self.for_relay.partition_point(|&(end, _)| end <= consumed);
+        self.for_relay.drain(..taken);
+        let bytes: usize = self.for_relay.iter().map(|&(_, bytes)| bytes).sum();
+        self.waits_for_relay = bytes >= MOST_FOR_RELAY_BYTES;
+        !self.waits_for_relay
+    }
+
     /// Whether the queue's own bound admits a frame: one frame always may, however small the bound.
     fn fits(&mut self, bytes: usize) -> bool {
         let Some(producer) = &mut self.producer else {
@@ -196,7 +232,7 @@ impl LaneQueue {
 
     /// Before sleeping: asks the consumer to ring when space comes free, if something waits for it.
     pub fn want_space(&mut self) {
-        if self.wanted_bytes > 0 {
+        if self.wanted_bytes > 0 || self.waits_for_relay {
             self.want_release();
         }
     }
@@ -216,6 +252,9 @@ impl LaneQueue {
 
     /// Whether what waits for space would find it now.
     pub fn space_came(&mut self) -> bool {
+        if self.waits_for_relay && self.may_add_for_relay() {
+            return true;
+        }
         let bytes = self.wanted_bytes;
         let has_room = |producer: &mut Producer| producer.has_room(bytes);
         let came = bytes > 0 && self.fits(bytes) && self.producer.as_mut().is_some_and(has_room);
@@ -277,6 +316,31 @@ mod tests {
         assert!(more(&mut lane) && lane.is_done() && !lane.space_came());
         assert_eq!(lane.consumed(), Ok(u64::MAX));
         assert_eq!(lane.counters.stats(0, 1).dropped_runs, 1001);
+    }
+
+    #[test]
+    fn who_takes_nothing_for_others_gets_no_more_until_it_does() {
+        let (mut inbox, mut lane) = lane(1000);
+        let mut consumer = inbox.lane(0);
+        let add = |lane: &mut LaneQueue| {
+            assert!(lane.may_add_for_relay());
+            assert!(lane.push_with(64, 0, Input::APPLICATION, |space| {
+                space[..4].copy_from_slice(&64u32.to_le_bytes());
+            }));
+            lane.added_for_relay(MOST_FOR_RELAY_BYTES / 2);
+        };
+        add(&mut lane);
+        add(&mut lane);
+        assert!(!lane.may_add_for_relay() && !lane.space_came());
+        for _ in 0..2 {
+            assert!(consumer.front().unwrap().is_some(), "it was shown");
+            consumer.pop();
+            consumer.release();
+            assert!(lane.space_came(), "who waits hears of it");
+            assert!(!lane.space_came(), "once");
+            add(&mut lane);
+            assert!(!lane.may_add_for_relay());
+        }
     }
 
     #[test]

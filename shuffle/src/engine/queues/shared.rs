@@ -75,6 +75,13 @@ impl Queues {
             }
             return self.push_offered((end, stage), header, kind, bytes, fill);
         }
+        if !is_local
+            && let Some(Edge::Lane(number)) = self.numbers.get(end, stage)
+            && !self.lanes[number as usize].may_add_for_relay()
+        {
+            self.is_stirred = true;
+            return Some(false);
+        }
         let mut block = Some(self.lanes.take_block(bytes)?);
         let write = |space: &mut [u8]| {
             let mut block = block.take().expect("a frame is written once");
@@ -84,8 +91,12 @@ impl Queues {
         };
         let (flags, input) = (run_flags::SHARED, Input::APPLICATION);
         let pushed = self.push_to(end, stage, SHARED_RUN_BYTES, flags, input, write);
-        if pushed {
-            self.note_beside((end, stage), bytes);
+        if pushed && let Some(Edge::Lane(number)) = self.numbers.get(end, stage) {
+            let lane = &mut self.lanes[number as usize];
+            match is_local {
+                true => lane.added_beside(bytes),
+                false => lane.added_for_relay(bytes),
+            }
         }
         Some(pushed)
     }
