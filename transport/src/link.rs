@@ -10,9 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::memory::lent::Registered;
+use crate::memory::lent::{Registered, SegmentPart};
 use crate::memory::pool::{Buffer, Pool};
-use crate::memory::segment::Segment;
 
 /// A connected remote endpoint, as an index that its link gave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,18 +182,11 @@ pub trait Link: Send {
     /// When memory or registrations run out; the text names the limit to raise.
     fn create_pool(&mut self, slot_bytes: usize, slots: usize, access: Access) -> Result<Pool>;
 
-    /// Registers `bytes` of a segment from `first` on for `access`, so that they can be lent for
-    /// buffers.
+    /// Registers a part of a segment for `access`, so that it can be lent for buffers.
     ///
     /// # Errors
-    /// When the segment is shorter, or registrations run out; the text names the limit to raise.
-    fn register(
-        &mut self,
-        segment: &Arc<Segment>,
-        first: usize,
-        bytes: usize,
-        access: Access,
-    ) -> Result<Arc<Registered>>;
+    /// When registrations run out, or memory that may be pinned: half of that is left for pools.
+    fn register(&mut self, part: &SegmentPart, access: Access) -> Result<Arc<Registered>>;
 
     /// Starts sending the first `bytes` of `buffer`.
     ///

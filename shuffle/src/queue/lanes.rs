@@ -237,7 +237,7 @@ impl Lanes {
                 self.lending[place as usize] = Lending::Refused;
                 continue;
             };
-            let registered = link.register(area.segment(), area.first(), area.bytes(), access);
+            let registered = area.part().and_then(|part| link.register(&part, access));
             self.lending[place as usize] = match registered {
                 Ok(registered) => Lending::Registered(registered),
                 Err(error) => {

@@ -18,9 +18,8 @@ use super::operations::{Contexts, Kind, Operation, Operations};
 use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
 use crate::memory::hugepage::Mapping;
-use crate::memory::lent::{Registered, is_inside};
+use crate::memory::lent::{Registered, SegmentPart};
 use crate::memory::pool::{Buffer, Pool};
-use crate::memory::segment::Segment;
 use crate::sync::{Arc, Mutex, PoisonError};
 
 /// Polls given to a closing endpoint to hand back cancelled receives, where regions keep it open.
@@ -327,11 +326,6 @@ impl Endpoint {
     }
 }
 
-/// The first byte of a mapping.
-fn first_of(mapping: *mut u8) -> NonNull<u8> {
-    NonNull::new(mapping).expect("a mapping does not begin at address 0")
-}
-
 /// The error for a peer that this link never gave out, or that was disconnected.
 fn not_connected(call: &'static str, peer: Peer) -> Error {
     let why = format!("peer {} is not connected", peer.0);
@@ -400,7 +394,8 @@ impl Link for Endpoint {
         })?;
         let mapping = Mapping::allocate(bytes)?;
         self.check_memlock(mapping.len())?;
-        let memory = NonNull::slice_from_raw_parts(first_of(mapping.as_ptr()), mapping.len());
+        let first = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at address 0");
+        let memory = NonNull::slice_from_raw_parts(first, mapping.len());
         // SAFETY: the pool keeps the mapping until after the registration is dropped.
         let region = unsafe { Region::register(&self.opened, memory, access, &self.pinned)? };
         tracing::debug!(
@@ -420,24 +415,15 @@ impl Link for Endpoint {
 
     fn register(
         &mut self,
-        segment: &std::sync::Arc<Segment>,
-        first: usize,
-        bytes: usize,
+        part: &SegmentPart,
         access: Access,
     ) -> Result<std::sync::Arc<Registered>> {
-        if !is_inside(segment, first, bytes) {
-            let why = format!("{bytes} bytes from {first} on, of {}", segment.len());
-            return Err(Error::config("registered memory", why));
-        }
+        let memory = part.memory();
         // Pools are needed, and this is not: it leaves them as much as there is with it.
-        self.check_memlock(self.pinned_bytes() + 2 * bytes)?;
-        // SAFETY: the segment has the byte.
-        let start = unsafe { first_of(segment.as_ptr()).add(first) };
-        let memory = NonNull::slice_from_raw_parts(start, bytes);
+        self.check_memlock(self.pinned_bytes() + 2 * memory.len())?;
         // SAFETY: what is returned keeps the segment until after the registration is dropped.
         let region = unsafe { Region::register(&self.opened, memory, access, &self.pinned)? };
-        let segment = std::sync::Arc::clone(segment);
-        let registered = Registered::new(Box::new(region), segment, first, bytes)?;
+        let registered = Registered::new(Box::new(region), part.clone());
         Ok(std::sync::Arc::new(registered))
     }
 

@@ -27,55 +27,65 @@ pub unsafe trait Lend: Send + Sync + 'static {
     fn bytes(&self) -> usize;
 }
 
-/// A part of a segment that a link has registered, which stays mapped meanwhile.
-pub struct Registered {
-    // Declared first: the registration ends before the memory goes.
-    registration: Box<dyn Registration>,
+/// A part of a segment, which stays mapped as long as this is there.
+#[derive(Debug, Clone)]
+pub struct SegmentPart {
     segment: Arc<Segment>,
     first: usize,
     bytes: usize,
 }
 
-impl Registered {
-    /// `registration` is that of `bytes` bytes from `first` on.
+impl SegmentPart {
+    /// `bytes` bytes from `first` on.
     ///
     /// # Errors
     /// When the segment is shorter.
-    pub fn new(
-        registration: Box<dyn Registration>,
-        segment: Arc<Segment>,
-        first: usize,
-        bytes: usize,
-    ) -> Result<Self> {
-        if !is_inside(&segment, first, bytes) {
+    pub fn new(segment: Arc<Segment>, first: usize, bytes: usize) -> Result<Self> {
+        let end = first.checked_add(bytes);
+        if end.is_none_or(|end| end > segment.len()) {
             let why = format!("{bytes} bytes from {first} on, of {}", segment.len());
-            return Err(Error::config("registered memory", why));
+            return Err(Error::config("part of a segment", why));
         }
         Ok(Self {
-            registration,
             segment,
             first,
             bytes,
         })
     }
 
-    /// Where these bytes lie in the registration; `None` where they do not.
+    /// Its bytes, to which others may write.
+    pub fn memory(&self) -> NonNull<[u8]> {
+        // SAFETY: the segment has the byte.
+        let first = unsafe { self.segment.as_ptr().add(self.first) };
+        let first = NonNull::new(first).expect("a segment does not begin at address 0");
+        NonNull::slice_from_raw_parts(first, self.bytes)
+    }
+
+    /// Where these bytes lie in it; `None` where they do not.
     fn offset_of(&self, first: NonNull<u8>, bytes: usize) -> Option<usize> {
-        let own = self.segment.as_ptr() as usize + self.first;
+        let own = self.memory().as_ptr().cast::<u8>() as usize;
         let offset = (first.as_ptr() as usize).checked_sub(own)?;
         (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }
 }
 
-/// Whether a segment has these bytes.
-pub(crate) fn is_inside(segment: &Segment, first: usize, bytes: usize) -> bool {
-    let end = first.checked_add(bytes);
-    end.is_some_and(|end| end <= segment.len())
+/// A part of a segment that a link has registered.
+pub struct Registered {
+    // Declared first: the registration ends before the memory goes.
+    registration: Box<dyn Registration>,
+    part: SegmentPart,
+}
+
+impl Registered {
+    /// `registration` is that of this part.
+    pub fn new(registration: Box<dyn Registration>, part: SegmentPart) -> Self {
+        Self { registration, part }
+    }
 }
 
 impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Registered({} B of {:?})", self.bytes, self.segment)
+        write!(f, "Registered({:?})", self.part)
     }
 }
 
@@ -102,7 +112,7 @@ impl Lent {
 
     /// Where a peer can read it.
     pub fn remote(&self) -> RemoteMemory {
-        let offset = self.registered.offset_of(self.first, 0);
+        let offset = self.registered.part.offset_of(self.first, 0);
         RemoteMemory {
             address: self.registration().base() + offset.unwrap_or(0) as u64,
             key: self.registration().key(),
@@ -130,7 +140,7 @@ impl<M: Lend> Lender<M> {
     /// # Errors
     /// The memory, where it is not what was registered.
     pub fn new(memory: M, registered: &Arc<Registered>) -> std::result::Result<Self, M> {
-        let place = registered.offset_of(memory.first(), memory.bytes());
+        let place = registered.part.offset_of(memory.first(), memory.bytes());
         if place.is_none() {
             return Err(memory);
         }
@@ -246,8 +256,9 @@ mod tests {
     fn lender(first: usize, bytes: usize) -> std::result::Result<Lender<Part>, Part> {
         let segment = Segment::on_heap(4096);
         let part = Part(Arc::clone(&segment), first, bytes);
-        let registered = Registered::new(Box::new(Unregistered(1000)), segment, 1024, 1024);
-        Lender::new(part, &Arc::new(registered.unwrap()))
+        let all = SegmentPart::new(segment, 1024, 1024).unwrap();
+        let registered = Registered::new(Box::new(Unregistered(1000)), all);
+        Lender::new(part, &Arc::new(registered))
     }
 
     #[test]
@@ -315,9 +326,8 @@ mod tests {
         }
         let segment = Segment::on_heap(4096);
         for (first, bytes) in [(4096, 1), (1, 4096), (usize::MAX, 2)] {
-            let registration = Box::new(Unregistered(0));
             let segment = Arc::clone(&segment);
-            assert!(Registered::new(registration, segment, first, bytes).is_err());
+            assert!(SegmentPart::new(segment, first, bytes).is_err());
         }
     }
 }

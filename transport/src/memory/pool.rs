@@ -19,7 +19,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Safety
 /// The descriptor goes to the provider as it is. While the value lives, it is null or the one that
 /// the provider of [`link`](Self::link) gave for the whole mapping that this value comes with in
-/// [`Pool::new`], or the bytes in [`Registered::new`]; and no other link that lives has the same
+/// [`Pool::new`], or the part in [`Registered::new`]; and no other link that lives has the same
 /// number.
 ///
 /// [`Registered::new`]: crate::memory::lent::Registered::new

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::memory::lent::Lend;
+use crate::memory::lent::{Lend, SegmentPart};
 use crate::memory::segment::Segment;
 use crate::ring::layout::{InboxLayout, MappedInbox};
 use crate::ring::storage::{Orderings, Shipped};
@@ -110,13 +110,15 @@ impl BlockArea {
         self.bytes
     }
 
-    /// Where it begins in its segment.
-    pub fn first(&self) -> usize {
-        self.first
+    /// Where it lies.
+    ///
+    /// # Errors
+    /// None: it was looked at when this was made.
+    pub fn part(&self) -> Result<SegmentPart> {
+        SegmentPart::new(Arc::clone(self.segment()), self.first, self.bytes)
     }
 
-    /// The segment that it is a part of.
-    pub fn segment(&self) -> &Arc<Segment> {
+    fn segment(&self) -> &Arc<Segment> {
         self.inbox.segment_arc()
     }
 }

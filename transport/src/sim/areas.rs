@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::memory::lent::is_inside;
+use crate::memory::lent::SegmentPart;
 use crate::memory::pool::Registration;
-use crate::memory::segment::Segment;
 
 /// All of a network.
 #[derive(Default)]
@@ -16,11 +15,8 @@ pub(super) struct Areas {
 struct Area {
     owner: u32,
     key: u64,
-    segment: Weak<Segment>,
-    first: usize,
-    bytes: usize,
     /// Gone with its registration.
-    is_registered: Weak<()>,
+    part: Weak<SegmentPart>,
 }
 
 /// The registration of a part of a segment.
@@ -28,7 +24,7 @@ pub(super) struct AreaRegistration {
     owner: u32,
     key: u64,
     base: u64,
-    _is_registered: Arc<()>,
+    _part: Arc<SegmentPart>,
 }
 
 // SAFETY: there is no descriptor.
@@ -56,53 +52,40 @@ impl Areas {
         self.count
     }
 
-    /// So many bytes of a segment from a first one on, which peers name by `key` and from `base`
-    /// on. Those that are gone are forgotten.
-    pub fn add(
-        &mut self,
-        owner: u32,
-        key: u64,
-        base: u64,
-        (segment, first, bytes): (&Arc<Segment>, usize, usize),
-    ) -> AreaRegistration {
-        self.registered
-            .retain(|area| area.is_registered.strong_count() > 0);
-        let is_registered = Arc::new(());
+    /// A part, which peers name by `key` and from `base` on. Those that are gone are forgotten.
+    pub fn add(&mut self, owner: u32, key: u64, base: u64, part: &SegmentPart) -> AreaRegistration {
+        self.registered.retain(|area| area.part.strong_count() > 0);
+        let part = Arc::new(part.clone());
         self.count += 1;
         self.registered.push(Area {
             owner,
             key,
-            segment: Arc::downgrade(segment),
-            first,
-            bytes,
-            is_registered: Arc::downgrade(&is_registered),
+            part: Arc::downgrade(&part),
         });
         AreaRegistration {
             owner,
             key,
             base,
-            _is_registered: is_registered,
+            _part: part,
         }
     }
 
     /// Copy of bytes at an offset of what `owner` has registered by this key, as the simulated
     /// adapter of a peer reads them; `None` for what is not there.
     pub fn peek(&self, owner: u32, key: u64, offset: u64, bytes: usize) -> Option<Box<[u8]>> {
-        let is_it = |area: &&Area| {
-            (area.owner, area.key) == (owner, key) && area.is_registered.strong_count() > 0
-        };
-        let area = self.registered.iter().find(is_it)?;
-        let segment = area.segment.upgrade()?;
+        let is_it = |area: &&Area| (area.owner, area.key) == (owner, key);
+        let areas = self.registered.iter().filter(is_it);
+        let part = areas.filter_map(|area| area.part.upgrade()).next()?;
+        let memory = part.memory();
         let offset = usize::try_from(offset).ok()?;
-        let is_there = offset.checked_add(bytes)? <= area.bytes;
-        if !is_there || !is_inside(&segment, area.first, area.bytes) {
+        if offset.checked_add(bytes)? > memory.len() {
             return None;
         }
         let mut copy = vec![0_u8; bytes].into_boxed_slice();
-        // SAFETY: the range was checked against the segment, which is mapped. The code that drives
-        // the simulation is one thread, and nobody holds a reference to what it has announced.
+        // SAFETY: the range was checked against the part, which is mapped. The code that drives the
+        // simulation is one thread, and nobody holds a reference to what it has announced.
         unsafe {
-            let from = segment.as_ptr().add(area.first + offset);
+            let from = memory.as_ptr().cast::<u8>().add(offset);
             std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), bytes);
         }
         Some(copy)
@@ -112,6 +95,7 @@ impl Areas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::segment::Segment;
 
     #[test]
     fn what_is_registered_is_read_and_nothing_else() {
@@ -119,7 +103,8 @@ mod tests {
         // SAFETY: the segment has these bytes, and nobody else accesses them.
         unsafe { segment.as_ptr().add(100).copy_from(b"read".as_ptr(), 4) };
         let mut areas = Areas::default();
-        let registration = areas.add(3, 7, 0, (&segment, 90, 20));
+        let part = |first, bytes| SegmentPart::new(Arc::clone(&segment), first, bytes).unwrap();
+        let registration = areas.add(3, 7, 0, &part(90, 20));
         assert_eq!(areas.peek(3, 7, 10, 4).as_deref(), Some(&b"read"[..]));
         for (owner, key, offset, bytes) in [
             (2, 7, 10, 4),
@@ -131,7 +116,7 @@ mod tests {
         }
         drop(registration);
         assert_eq!(areas.peek(3, 7, 10, 4), None, "it is registered no more");
-        areas.add(3, 9, 0, (&segment, 0, 64));
+        areas.add(3, 9, 0, &part(0, 64));
         assert_eq!((areas.registered.len(), areas.count()), (1, 2));
     }
 }

@@ -6,9 +6,8 @@ use super::net::Net;
 use super::parcels::Parcel;
 use crate::error::{Error, Result};
 use crate::link::{Access, Completion, Limits, Link, Peer, PostError, RemoteMemory, Tag, Token};
-use crate::memory::lent::Registered;
+use crate::memory::lent::{Registered, SegmentPart};
 use crate::memory::pool::{Buffer, Pool};
-use crate::memory::segment::Segment;
 use crate::sync::Arc;
 
 /// Completions per poll.
@@ -109,15 +108,11 @@ impl Link for SimLink {
 
     fn register(
         &mut self,
-        segment: &std::sync::Arc<Segment>,
-        first: usize,
-        bytes: usize,
+        part: &SegmentPart,
         access: Access,
     ) -> Result<std::sync::Arc<Registered>> {
-        let mut state = self.net.lock();
-        let registration = state.register(self.id, segment, first, bytes, access)?;
-        let segment = std::sync::Arc::clone(segment);
-        let registered = Registered::new(Box::new(registration), segment, first, bytes)?;
+        let registration = self.net.lock().register(self.id, part, access)?;
+        let registered = Registered::new(Box::new(registration), part.clone());
         Ok(std::sync::Arc::new(registered))
     }
 

@@ -10,8 +10,8 @@ use super::rules::Rules;
 use crate::error::{Error, Result};
 use crate::fabric::quirks::Quirk;
 use crate::link::{Access, Limits, Mover, RemoteMemory, Tag, Token};
+use crate::memory::lent::SegmentPart;
 use crate::memory::pool::Pool;
-use crate::memory::segment::Segment;
 use crate::memory::slots::SlotStore;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -473,9 +473,7 @@ impl State {
     pub fn register(
         &mut self,
         id: u32,
-        segment: &std::sync::Arc<Segment>,
-        first: usize,
-        bytes: usize,
+        part: &SegmentPart,
         access: Access,
     ) -> Result<AreaRegistration> {
         if self.options.refuses_areas {
@@ -487,9 +485,7 @@ impl State {
             true => rules.key(MOST_STORES + self.areas.count()),
             false => u64::MAX,
         };
-        Ok(self
-            .areas
-            .add(id, key, rules.base(id), (segment, first, bytes)))
+        Ok(self.areas.add(id, key, rules.base(id), part))
     }
 }
 
