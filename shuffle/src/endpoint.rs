@@ -38,8 +38,7 @@ pub(crate) use crate::engine::{SYSTEM_STREAM, StreamId};
 use crate::error::{Error, Result};
 use crate::member::{Loss, Members};
 use crate::queue::lanes::Lanes;
-use crate::queue::limits::LinkTerms;
-use crate::queue::limits::StageOptions;
+use crate::queue::limits::{LinkTerms, StageOptions};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::Remotes;
 use crate::route::{EndpointId, JobRoute, RouteName, ends_of};
@@ -512,15 +511,7 @@ impl Engine {
             let limits = link.limits();
             let plan = LinkPlan {
                 posted: self.posted,
-                ..link_plan(
-                    self.topology.place(),
-                    &route,
-                    &options,
-                    &stream_sizes,
-                    sizes,
-                    &pools,
-                    limits,
-                )
+                ..link_plan(&route, &options, &stream_sizes, sizes, &pools, limits)
             };
             let opened = Links::open(link, identity, &plan, &mut self.completions)?;
             self.posted += opened.posted;

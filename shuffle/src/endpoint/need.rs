@@ -63,7 +63,6 @@ pub(super) fn block_bytes(
 
 /// What the links of a stream need to receive, as the first of an endpoint's.
 pub(super) fn link_plan(
-    place: u32,
     route: &JobRoute,
     options: &StreamOptions,
     stream_sizes: &StreamSizes,
@@ -81,7 +80,6 @@ pub(super) fn link_plan(
         in_flight: route.numbers().zip(&stream_sizes.links).map(most).sum(),
         receive_pool_bytes: 0,
         posted: 0,
-        place,
         frame_bytes: stream_sizes.frame_bytes,
         most_bytes: options.max_message_bytes,
     };
@@ -137,8 +135,7 @@ impl Need {
         if let Some(limits) = limits.filter(|_| links > 0) {
             let sizes = stream_sizes.batch_sizes(options, limits, on_demand);
             let [batches, notices] = send_slots(options, pools, &sizes, links);
-            let place = topology.place();
-            let plan = link_plan(place, route, options, &stream_sizes, sizes, pools, limits);
+            let plan = link_plan(route, options, &stream_sizes, sizes, pools, limits);
             need.send_pools = batches * sizes.buffer_bytes + notices * CONTROL_BYTES;
             need.receive_pools = plan.bytes(limits.posted_receives, limits.mover);
         }

@@ -100,8 +100,7 @@ pub(crate) struct Links {
     more_parts: usize,
     most_more_parts: usize,
     takes_parts: bool,
-    /// Place of this endpoint on its node, longest frame, and longest record.
-    place: u32,
+    /// Longest frame, and longest record.
     frame_bytes: usize,
     most_bytes: usize,
     /// Links that hold fetch buffers.
@@ -287,7 +286,7 @@ impl Links {
             }
             Completion::Failed { peer, error, .. } => {
                 if matches!(class, TagClass::Segment | TagClass::Read) {
-                    self.fetch_failed(number);
+                    self.fetch_failed(number, queues);
                 }
                 let rank = peer.and_then(|p| queues.members.end_of(p));
                 match rank {
@@ -629,6 +628,7 @@ impl Links {
 
     /// Starts fetches; shares out large slots; posts what waits to be posted.
     pub fn advance(&mut self, link: &mut dyn Link, queues: &mut Queues) -> Result<()> {
+        let place = queues.place();
         let Queues { lanes, remotes, .. } = queues;
         self.follow(remotes);
         self.post_all(link, remotes)?;
@@ -636,7 +636,7 @@ impl Links {
         self.fetch_refused = false;
         for step in 0..count {
             if let Some(index) = remotes.busy((first + self.turn + step) % count) {
-                self.fetch(index, link, &remotes[index], lanes)?;
+                self.fetch(index, link, &remotes[index], (lanes, place))?;
             }
         }
         self.turn = (self.turn + 1) % count.max(1);

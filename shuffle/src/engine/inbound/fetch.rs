@@ -17,13 +17,14 @@ use crate::stats::Stats;
 
 impl Links {
     /// Starts fetches of one link, in its order, so that a later batch never keeps an earlier one
-    /// from its slot.
+    /// from its slot. Records go into memory behind the inbox at a place of the node, this
+    /// endpoint's.
     pub(super) fn fetch(
         &mut self,
         index: usize,
         link: &mut dyn Link,
         remote: &RemoteQueue,
-        lanes: &mut Lanes,
+        (lanes, place): (&mut Lanes, u32),
     ) -> Result<()> {
         let Some(pool) = &self.fetch_pool else {
             return Ok(());
@@ -64,7 +65,7 @@ impl Links {
                     peer,
                     identity: &self.identity,
                     notices: &mut incoming.notices,
-                    place: self.place,
+                    place,
                     frame_bytes: self.frame_bytes,
                     index,
                     epoch,

@@ -24,8 +24,7 @@ pub(crate) struct LinkPlan {
     pub receive_pool_bytes: usize,
     /// Receives that the endpoint's other streams post.
     pub posted: usize,
-    /// Place of this endpoint on its node, and what a frame and a record have at most.
-    pub place: u32,
+    /// What a frame and a record have at most.
     pub frame_bytes: usize,
     pub most_bytes: usize,
 }
@@ -228,7 +227,6 @@ impl Links {
             more_parts: 0,
             most_more_parts: slots.more_parts,
             takes_parts: slots.parts > 0,
-            place: plan.place,
             frame_bytes: plan.frame_bytes,
             most_bytes: plan.most_bytes,
             holding: 0,
@@ -286,7 +284,6 @@ mod tests {
             in_flight: 4 * links,
             receive_pool_bytes: 4 << 20,
             posted,
-            place: 0,
             frame_bytes: 16 << 10,
             most_bytes: 64 << 20,
         }

@@ -39,11 +39,11 @@ pub(crate) struct Pulled {
     /// Bytes that were asked for, or are read.
     asked: usize,
     came: usize,
-    into: Into,
+    into: Goes,
 }
 
 /// Where the parts go.
-enum Into {
+enum Goes {
     Undecided,
     Block(Lender<Block>),
     /// All of it has come, and may have moved on.
@@ -97,7 +97,7 @@ impl Pulled {
             bytes,
             asked: 0,
             came: 0,
-            into: Into::Undecided,
+            into: Goes::Undecided,
         })
     }
 
@@ -119,23 +119,23 @@ impl Pulled {
     /// Whether it is here as a whole.
     pub fn is_whole(&self) -> bool {
         match &self.into {
-            Into::Block(lender) => self.came == self.bytes && lender.is_home(),
-            Into::Whole(_) => true,
-            Into::Undecided | Into::Parts(_) => false,
+            Goes::Block(lender) => self.came == self.bytes && lender.is_home(),
+            Goes::Whole(_) => true,
+            Goes::Undecided | Goes::Parts(_) => false,
         }
     }
 
     /// Where it lies once it is whole; taken out when it moves on.
     pub fn block(&mut self) -> &mut Option<Block> {
-        self.into = match std::mem::replace(&mut self.into, Into::Undecided) {
-            Into::Block(lender) => match lender.end() {
-                Ok(block) => Into::Whole(Some(block)),
-                Err(lender) => Into::Block(lender),
+        self.into = match std::mem::replace(&mut self.into, Goes::Undecided) {
+            Goes::Block(lender) => match lender.end() {
+                Ok(block) => Goes::Whole(Some(block)),
+                Err(lender) => Goes::Block(lender),
             },
             into => into,
         };
         match &mut self.into {
-            Into::Whole(block) => block,
+            Goes::Whole(block) => block,
             _ => unreachable!("a record is looked at when it is whole"),
         }
     }
@@ -143,7 +143,7 @@ impl Pulled {
     /// The runs of the part that is here, where it goes on in fragments.
     pub fn runs(&self) -> Option<&[u8]> {
         match &self.into {
-            Into::Parts(parts) => match parts.front()? {
+            Goes::Parts(parts) => match parts.front()? {
                 Part::Here { buffer, bytes } => {
                     Some(&buffer[BATCH_HEADER_BYTES..][..*bytes as usize])
                 }
@@ -158,10 +158,10 @@ impl Pulled {
     pub fn text(&self) -> String {
         let (came, bytes) = (self.came, self.bytes);
         let into = match &self.into {
-            Into::Undecided => "announced",
-            Into::Block(_) => "on its way into shared memory",
-            Into::Whole(_) => "here in shared memory",
-            Into::Parts(_) => "taken in fragments",
+            Goes::Undecided => "announced",
+            Goes::Block(_) => "on its way into shared memory",
+            Goes::Whole(_) => "here in shared memory",
+            Goes::Parts(_) => "taken in fragments",
         };
         format!("a long record, {into}, {came} of {bytes} bytes have come")
     }
@@ -169,7 +169,7 @@ impl Pulled {
     /// The first part, where it is here: it has moved on, or is given up.
     fn take_part(&mut self) -> Option<Part> {
         match &mut self.into {
-            Into::Parts(parts) => match parts.front()? {
+            Goes::Parts(parts) => match parts.front()? {
                 Part::Coming { .. } => None,
                 Part::Here { .. } | Part::Aside(_) => parts.pop_front(),
             },
@@ -185,9 +185,9 @@ impl Pulled {
     /// Whether all of it has moved on.
     fn is_over(&self) -> bool {
         match &self.into {
-            Into::Parts(parts) => parts.is_empty() && !self.goes_on(),
-            Into::Whole(block) => block.is_none(),
-            Into::Undecided | Into::Block(_) => false,
+            Goes::Parts(parts) => parts.is_empty() && !self.goes_on(),
+            Goes::Whole(block) => block.is_none(),
+            Goes::Undecided | Goes::Block(_) => false,
         }
     }
 }
@@ -246,15 +246,15 @@ impl Puller<'_> {
     /// fragments, once it is the `front` of its link, with fetch buffers of those that are left
     /// beside `kept`: that many where the link holds none, and where it does.
     pub fn pull(&mut self, record: &mut Pulled, front: bool, kept: [usize; 2]) -> Result<Asked> {
-        if let Into::Undecided = record.into {
+        if let Goes::Undecided = record.into {
             let lender = self.lender(record.bytes);
-            record.into = lender.map_or_else(|| Into::Parts(VecDeque::new()), Into::Block);
+            record.into = lender.map_or_else(|| Goes::Parts(VecDeque::new()), Goes::Block);
         }
         match record.into {
-            Into::Block(_) => self.pull_into_block(record),
-            Into::Parts(_) if front => self.pull_parts(record, kept),
-            Into::Parts(_) => Ok(Asked::PARTLY),
-            Into::Undecided | Into::Whole(_) => Ok(Asked::WHOLLY),
+            Goes::Block(_) => self.pull_into_block(record),
+            Goes::Parts(_) if front => self.pull_parts(record, kept),
+            Goes::Parts(_) => Ok(Asked::PARTLY),
+            Goes::Undecided | Goes::Whole(_) => Ok(Asked::WHOLLY),
         }
     }
 
@@ -283,13 +283,13 @@ impl Puller<'_> {
             }
             let bytes = (record.bytes - record.asked).min(most);
             let slot = self.begin(record.asked, bytes, Fetched::PartInPlace);
-            let Into::Block(lender) = &mut record.into else {
+            let Goes::Block(lender) = &mut record.into else {
                 unreachable!("it goes into a block");
             };
             let from = record.asked;
             let buffer = lender.take(from, bytes).expect("parts follow each other");
             if let Some(buffer) = self.post(record, slot, buffer, bytes)? {
-                if let Into::Block(lender) = &mut record.into {
+                if let Goes::Block(lender) = &mut record.into {
                     lender.put_back(from, buffer);
                 }
                 self.refused = true;
@@ -305,7 +305,7 @@ impl Puller<'_> {
         let most = part_bytes(self.pool.slot_bytes(), self.frame_bytes);
         let mut taken = 0;
         while record.goes_on() {
-            let Into::Parts(parts) = &record.into else {
+            let Goes::Parts(parts) = &record.into else {
                 break;
             };
             let kept = if parts.is_empty() { first } else { later };
@@ -325,7 +325,7 @@ impl Puller<'_> {
                 self.refused = true;
                 break;
             }
-            if let Into::Parts(parts) = &mut record.into {
+            if let Goes::Parts(parts) = &mut record.into {
                 parts.push_back(Part::Coming { from });
             }
             taken += 1;
@@ -427,8 +427,8 @@ impl Links {
         };
         record.came += fetch.bytes;
         match &mut record.into {
-            Into::Block(_) => drop(buffer),
-            Into::Parts(parts) => {
+            Goes::Block(_) => drop(buffer),
+            Goes::Parts(parts) => {
                 let is_it =
                     |part: &&mut Part| matches!(part, Part::Coming { from } if *from == fetch.from);
                 let Some(part) = parts.iter_mut().find(is_it) else {
@@ -449,7 +449,7 @@ impl Links {
                 let bytes = laid.lay_out(&mut buffer, fetch.bytes) as u32;
                 *part = Part::Here { buffer, bytes };
             }
-            Into::Undecided | Into::Whole(_) => {
+            Goes::Undecided | Goes::Whole(_) => {
                 let end = queues.remotes[fetch.link].end.0;
                 return Err(Error::bad_peer(end, "a part of a record that is whole"));
             }
@@ -469,10 +469,14 @@ impl Links {
     }
 
     /// What was fetched fails: its peer is lost, or the job ends.
-    pub(super) fn fetch_failed(&mut self, number: u32) {
+    pub(super) fn fetch_failed(&mut self, number: u32, queues: &Queues) {
         let Some(fetch) = self.fetches.end(number as usize) else {
             return;
         };
+        // That of one before was given up with it.
+        if queues.remotes[fetch.link].epoch != fetch.epoch {
+            return;
+        }
         let incoming = &mut self.incoming[fetch.link];
         if fetch.what == Fetched::PartInPlace && incoming.parts > 0 {
             end_part(
@@ -497,7 +501,7 @@ impl Links {
 
     /// Gives back what a record holds that has moved on or is given up.
     pub(super) fn free_record(&mut self, index: usize, record: Pulled) {
-        if let Into::Parts(parts) = record.into {
+        if let Goes::Parts(parts) = record.into {
             parts
                 .into_iter()
                 .for_each(|part| self.free_part(index, Some(part)));
@@ -521,7 +525,7 @@ impl Links {
         let Some(Arrival::Record(record)) = arrival else {
             return Ok(());
         };
-        let Into::Parts(parts) = &mut record.into else {
+        let Goes::Parts(parts) = &mut record.into else {
             return Ok(());
         };
         let mut freed = 0;

@@ -33,6 +33,11 @@ pub(crate) enum Passing {
 }
 
 impl Queues {
+    /// The place of this endpoint on its node.
+    pub fn place(&self) -> u32 {
+        self.topology.place()
+    }
+
     /// Whether a rank is one of this node's.
     pub fn is_local(&self, rank: Rank) -> bool {
         self.topology.is_local(rank)
@@ -111,7 +116,7 @@ impl Queues {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<bool> {
-        let place = self.topology.place();
+        let place = self.place();
         match self.may_offer(edge, place, Input::APPLICATION) {
             Passing::Passed => {}
             Passing::Later => return Some(false),
@@ -209,7 +214,7 @@ impl Queues {
             self.note_beside(edge, bytes);
             return Passing::Passed;
         }
-        let place = self.topology.place();
+        let place = self.place();
         match self.may_offer(edge, place, input) {
             Passing::Passed => {}
             other => return other,
