@@ -729,7 +729,7 @@ typedef struct trihop_options_t {
   // Default what suits the provider; read, segments.
   char mover[16];
   // Whether nodes are simulated on one machine, so that only loopback is used.
-  // `trihop run` sets it.
+  // `trihop run` sets it, unless `interface` is given.
   // Default 0; 0, 1.
   uint64_t loopback;
   // How long start-up waits for the other ranks.
@@ -1495,7 +1495,7 @@ trihop_status_t trihop_exscan_f64(const struct trihop_job_t *job,
 // all ranks, each with the same root and length; not inside a handler.
 //
 // Fails with `TRIHOP_ERR_MISMATCH` where roots differ, and on a rank whose length is not the
-// root's.
+// root's; with `TRIHOP_ERR_RANK` where all name the same root, which is no rank.
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_broadcast(const struct trihop_job_t *job,
                                  uint32_t root,
@@ -1672,8 +1672,8 @@ trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
 // cheaper than one call for each, above all where several threads push at once. How many were
-// taken goes to `sent`, which may be null: `count` unless the call fails. Otherwise as
-// `trihop_stream_push`.
+// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those before
+// the item that it has failed with. Otherwise as `trihop_stream_push`.
 //
 // Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 // Threads: any.
@@ -1826,9 +1826,9 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 //
 // The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
 // the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in
-// a step, with `TRIHOP_ERR_MISUSE`; and where it gives way with `TRIHOP_ERR_WOULD_BLOCK` (a
-// stream without a handler, see `trihop_stream_open`), take what waits and close it again, with
-// nothing but that in between: a fence would be the others' close. Threads: any, but no other
+// a step, or a fence of the job is under way, with `TRIHOP_ERR_MISUSE`; and where it gives way with
+// `TRIHOP_ERR_WOULD_BLOCK` (a stream without a handler, see `trihop_stream_open`), take what waits
+// and close it again, with nothing but that in between: a fence would be the others' close. Threads: any, but no other
 // call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 
@@ -2442,7 +2442,8 @@ trihop_status_t trihop_channels_close(struct trihop_channels_t *channels);
 // called this or that: collective. Sends that have failed with the job may or may not be in a
 // channel; what was deposited is. A message that was under way to a get is gone with the get.
 //
-// Other failures than `TRIHOP_ERR_NESTED` the job says.
+// Fails with `TRIHOP_ERR_NESTED` inside a handler, with `TRIHOP_ERR_MISUSE` where a fence of them
+// is under way, and as the job. Where it fails `channels` is to be closed still.
 // Threads: as the job; not inside a handler.
 trihop_status_t trihop_channels_keep(struct trihop_channels_t *channels,
                                      struct trihop_kept_t **kept);

@@ -67,6 +67,7 @@ enum Command {
 
 fn main() -> ExitCode {
     trihop::transport::fabric::restore_signals();
+    keep_ended_children();
     survive_requests_for_dumps();
     let command = match Cli::try_parse().map_err(usage::mended) {
         Ok(cli) => cli.command,
@@ -117,6 +118,14 @@ fn main() -> ExitCode {
             ExitCode::from(u8::try_from(status).unwrap_or(1))
         }
     }
+}
+
+/// Who starts us with SIGCHLD ignored (a shell's `trap '' CHLD`) hands that on to us: the kernel
+/// would discard the exit status of each process that we start. What we start has the default too.
+fn keep_ended_children() {
+    // SAFETY: the default effect is a valid disposition of this signal.
+    let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    debug_assert_ne!(before, libc::SIG_ERR, "SIGCHLD can have its default effect");
 }
 
 /// SIGUSR1 asks for a dump. Jobs take it once they have started; before that, and where there is no

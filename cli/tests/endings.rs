@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use launched::compiled::{Compiler, client_of, launch, under_mpi};
 
 /// The ways of tests/endings/ending.c.
-const WAYS: [&str; 7] = [
+const WAYS: [&str; 9] = [
     "all_is_left",
     "mpi_is_left_first",
     "nothing_is_left",
+    "nothing_is_left_inline",
+    "works_by_atexit",
     "left_by_atexit",
     "left_by_a_destructor",
     "a_thread_exits",

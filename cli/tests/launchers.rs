@@ -394,6 +394,35 @@ fn under_open_mpi() {
     }
 }
 
+/// The server takes a process that ends without a word for one that has crashed, and ends the
+/// others.
+#[test]
+fn a_job_that_is_dropped_or_still_there_at_the_exit_is_no_crash_to_open_mpi() {
+    for how in ["drop", "exit"] {
+        if let Some(ended) = under(&OPEN_MPI, &["--leave", how]) {
+            assert_eq!(ended.status, 0, "{how}: {}", ended.stderr);
+            assert_eq!(ended.stdout.matches("probe rank").count(), 4, "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_process_has_several_jobs_under_open_mpi() {
+    let times = ["--times", "3"];
+    if let Some(ended) = under(
+        &OPEN_MPI,
+        &[&times[..], &["--mpi", "libmpi.so.40"]].concat(),
+    ) {
+        assert_eq!(ended.status, 0, "{}", ended.stderr);
+        assert_eq!(ended.stdout.matches("probe rank").count(), 4);
+    }
+    // Without MPI the first job's end is the process's own, to this server.
+    if let Some(ended) = under(&OPEN_MPI, &times) {
+        let said = ended.stderr.contains("takes a process again that has left");
+        assert!(ended.status == 0 || said, "{}", ended.stderr);
+    }
+}
+
 /// PRRTE without an MPI: what Open MPI 5 starts its ranks by, and a way under PALS.
 #[test]
 fn under_prterun() {

@@ -19,6 +19,8 @@ const FORWARDED: [(&str, i32); 4] = [
     ("USR1", libc::SIGUSR1),
 ];
 
+const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
+
 /// `trihop run` with these options, and a shell script as the command.
 fn run(options: &[&str], script: &str) -> Launched {
     let words = options.iter().copied().chain(["--", "sh", "-c", script]);
@@ -164,9 +166,8 @@ fn ranks_are_bound_to_cores_where_these_are_enough() {
         assert_eq!(ranks(options), vec![unbound.clone(); count]);
     }
     // What a rank of a job starts is of another one.
-    let trihop = env!("CARGO_BIN_EXE_trihop");
     let inner =
-        format!("{trihop} run --bind-to none --no-prefix -n 1 -- sh -c 'echo ${{TRIHOP_BOUND-0}}'");
+        format!("{TRIHOP} run --bind-to none --no-prefix -n 1 -- sh -c 'echo ${{TRIHOP_BOUND-0}}'");
     let ended = run(&["--no-prefix", "-n", "1"], &inner).wait();
     assert_eq!((ended.status, ended.stdout.trim()), (0, "0"));
     if cores < 2 {
@@ -304,6 +305,41 @@ fn signals_reach_ranks_of_a_launcher_that_was_started_deaf() {
     }
 }
 
+/// A process that ignores SIGCHLD has no ended children, and hands that on to what it starts.
+#[test]
+fn jobs_start_where_the_ends_of_children_are_ignored() {
+    let started = |words: &str| {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=TERM", "--ignore-signal=CHLD", TRIHOP]);
+        command.args(words.split(' '));
+        Launched::start(command)
+    };
+    let ended = started("run -n 3 -- grep SigIgn /proc/self/status").wait();
+    let ended = ended.succeeded();
+    assert_eq!(ended.sorted_lines().len(), 3);
+    for line in ended.stdout.lines() {
+        let mask = line.rsplit_once('\t').unwrap().1;
+        let ignored = u64::from_str_radix(mask, 16).unwrap();
+        assert_eq!(ignored >> (libc::SIGCHLD - 1) & 1, 0, "{line}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (table, parts) = (folder.path().join("table.csv"), folder.path().join("parts"));
+    fs::write(&table, "key\n1\n2\n").unwrap();
+    let (table, parts) = (table.display(), parts.display());
+    for words in [
+        "bench histo --ranks 2 --count 1000".to_owned(),
+        format!("partition --ranks 2 --by key --out {parts} {table}"),
+    ] {
+        started(&words).wait().succeeded();
+    }
+    let name = format!("trihop-test-deaf-{}", std::process::id());
+    let options = format!("--nics 2 --ranks 2 --linger-ms never --name {name}");
+    let mut agents = started(&format!("agent {options}"));
+    assert_eq!(agents.wait_for_lines(1), [format!("ready {name}")]);
+    agents.signal(libc::SIGTERM);
+    agents.wait().succeeded();
+}
+
 #[test]
 fn a_second_interrupt_kills() {
     let mut job = run(
@@ -330,6 +366,52 @@ fn a_time_limit_ends_the_job() {
         "{}",
         ended.stderr
     );
+}
+
+#[test]
+fn a_time_limit_beyond_the_clock_is_none() {
+    for seconds in [u64::MAX, i64::MAX as u64, i64::MAX as u64 >> 1] {
+        let ended = run(&["-n", "1", "--timeout", &seconds.to_string()], "exit 3").wait();
+        assert_eq!(ended.status, 3, "{seconds}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn the_environment_says_how_many_ranks_processes_host_where_the_option_does_not() {
+    let second_ends = |variable: &str, options: &[&str]| {
+        let script = "[ $TRIHOP_RANK = 0 ] && sleep 1000; echo $TRIHOP_MINIS_PER_RANK; exit 7";
+        let words = [options, &["-n", "2", "--", "sh", "-c", script]].concat();
+        let mut command = Launched::command(words.into_iter().map(str::to_owned));
+        command.env("TRIHOP_MINIS_PER_RANK", variable);
+        Launched::start(command).wait()
+    };
+    for (variable, options, said, who) in [
+        ("3", &[][..], "3", "process 1, of ranks 3 to 5,"),
+        (
+            "3",
+            &["--minis-per-rank", "2"],
+            "2",
+            "process 1, of ranks 2 to 3,",
+        ),
+        ("x", &["--minis-per-rank", "1"], "1", "rank 1"),
+        ("", &[], "", "rank 1"),
+    ] {
+        let ended = second_ends(variable, options);
+        assert_eq!(ended.stdout, format!("[1] {said}\n"));
+        let who = format!("trihop run: {who} exited with status 7");
+        assert_eq!((ended.status, ended.stderr.trim()), (7, who.as_str()));
+    }
+    for bad in ["x", "0", "-1", "99999999999"] {
+        let ended = second_ends(bad, &[]);
+        assert_eq!((ended.status, ended.stdout.as_str()), (2, ""));
+        let why = format!("TRIHOP_MINIS_PER_RANK: \"{bad}\" is no number");
+        assert!(ended.stderr.contains(&why), "{}", ended.stderr);
+    }
+    // What is measured hosts as many as its own option says.
+    let mut command = Command::new(TRIHOP);
+    command.args("bench startup --ranks 2 --nodes 1".split(' '));
+    command.env("TRIHOP_MINIS_PER_RANK", "x");
+    launched::run(command).succeeded();
 }
 
 #[test]
@@ -418,6 +500,54 @@ fn nodes_can_have_networks_of_their_own() {
 }
 
 #[test]
+fn many_nodes_with_networks_of_their_own_start_with_few_descriptors() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 128 && exec \"$@\"", "sh"]);
+    command.args([
+        TRIHOP, "run", "-n", "100", "--nodes", "100", "--netns", "true",
+    ]);
+    let ended = launched::run(command);
+    if ended.status == 1 && ended.stderr.contains("are you root") {
+        eprintln!("skipped: {}", ended.stderr.trim());
+        return;
+    }
+    ended.succeeded();
+}
+
+#[test]
+fn interfaces_that_the_user_names_are_not_hidden_behind_loopback() {
+    let start = |variables: [&str; 2], words: &[&str]| {
+        let words = [&["-n", "2", "--no-prefix", "--"], words].concat();
+        let mut command = Launched::command(words.into_iter().map(str::to_owned));
+        for (name, value) in ["TRIHOP_INTERFACE", "TRIHOP_LOOPBACK"]
+            .into_iter()
+            .zip(variables)
+        {
+            match value {
+                "" => command.env_remove(name),
+                _ => command.env(name, value),
+            };
+        }
+        Launched::start(command).wait()
+    };
+    let told = ["sh", "-c", "echo \"$TRIHOP_INTERFACE,$TRIHOP_LOOPBACK\""];
+    for (variables, expected) in [
+        (["", ""], ",1"),
+        (["lo", ""], "lo,"),
+        (["lo", "0"], "lo,0"),
+        (["lo", "1"], "lo,1"),
+    ] {
+        let ended = start(variables, &told).succeeded();
+        assert_eq!(ended.stdout, format!("{expected}\n{expected}\n"));
+    }
+    let exchange = [TRIHOP, "exchange", "--count", "100"];
+    start(["lo", ""], &exchange).succeeded();
+    let both = start(["lo", "1"], &exchange);
+    let why = "unset one of TRIHOP_INTERFACE and TRIHOP_LOOPBACK";
+    assert!(both.status != 0 && both.stderr.contains(why), "{both:?}");
+}
+
+#[test]
 fn ranks_of_a_node_take_different_interfaces() {
     let mut probe = Command::new("unshare");
     probe.args(["--net", "true"]);
@@ -425,8 +555,7 @@ fn ranks_of_a_node_take_different_interfaces() {
         eprintln!("skipped: network namespaces need root and `unshare`");
         return;
     }
-    // The nodes are simulated ones, which stay on loopback unless a rank is told otherwise.
-    let trihop = env!("CARGO_BIN_EXE_trihop");
+    // The nodes are simulated ones, which stay on loopback unless interfaces are named.
     let script = format!(
         "set -e; ip link set lo up; \
          for i in 0 1; do \
@@ -434,15 +563,15 @@ fn ranks_of_a_node_take_different_interfaces() {
             ip address add 10.9.0.$((i + 1))/24 dev near$i; \
             ip link set near$i up; ip link set far$i up; \
          done; \
-         exec {trihop} run -n 4 --nodes 2 -- sh -c \
-            'unset TRIHOP_LOOPBACK; exec {trihop} bench exchange --count 500 --size 100'"
+         exec {TRIHOP} run -n 4 --nodes 2 -- {TRIHOP} bench exchange --count 500 --size 100"
     );
     let mut command = Command::new("unshare");
     command
         .args(["--net", "sh", "-c", &script])
         .env("TRIHOP_LOG", "debug")
         .env("TRIHOP_PROVIDER", "tcp")
-        .env("TRIHOP_INTERFACE", "near0,near1");
+        .env("TRIHOP_INTERFACE", "near0,near1")
+        .env_remove("TRIHOP_LOOPBACK");
     let ended = Launched::start(command).wait().succeeded();
     let taken = |rank: u32| {
         let line = format!("[{rank}] ");

@@ -37,6 +37,8 @@ impl<'py> View<'py> {
     /// Of an array of numpy.
     pub fn of_array(array: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = array.py();
+        let dtype = array.getattr(intern!(py, "dtype"))?;
+        check_no_objects(&dtype, "which do not leave their process")?;
         // Aligned too: so it is the array itself nearly always.
         let array = numpy(py)?.call_method1(
             intern!(py, "require"),
@@ -90,10 +92,7 @@ impl<'py> Room<'py> {
             false => array_over(object)?,
         };
         let dtype = array.getattr(intern!(py, "dtype"))?;
-        if dtype.getattr(intern!(py, "hasobject"))?.extract()? {
-            let why = format!("{dtype} has Python objects, which bytes cannot be written over");
-            return Err(PyTypeError::new_err(why));
-        }
+        check_no_objects(&dtype, "which bytes cannot be written over")?;
         let flags = array.getattr(intern!(py, "flags"))?;
         let is_writeable: bool = flags.getattr(intern!(py, "writeable"))?.extract()?;
         if !is_writeable {
@@ -121,6 +120,16 @@ impl<'py> Room<'py> {
         // as long as `_owner` is referred to; documents ask programs to leave them alone while a
         // call uses them.
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.length) }
+    }
+}
+
+/// Refuses a type with Python objects: an array of it has their addresses.
+fn check_no_objects(dtype: &Bound<'_, PyAny>, why: &str) -> PyResult<()> {
+    match dtype.getattr(intern!(dtype.py(), "hasobject"))?.extract()? {
+        true => Err(PyTypeError::new_err(format!(
+            "{dtype} has Python objects, {why}"
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -180,10 +189,7 @@ impl ItemType {
     /// Of whatever numpy takes for a type.
     pub fn new(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
         let dtype = numpy(py)?.call_method1(intern!(py, "dtype"), (dtype,))?;
-        if dtype.getattr(intern!(py, "hasobject"))?.extract()? {
-            let why = format!("{dtype} has Python objects, which do not leave their process");
-            return Err(PyTypeError::new_err(why));
-        }
+        check_no_objects(&dtype, "which do not leave their process")?;
         let bytes = dtype.getattr(intern!(py, "itemsize"))?.extract()?;
         if bytes == 0 {
             let why = format!("items of {dtype} have no bytes: give a type of one size");

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCFunction, PyDict, PyTuple};
 use trihop::threaded::UntypedBuilder;
 
 use crate::array::ItemType;
-use crate::error::{SIGNALS_EVERY, check_signals, keep_raised};
+use crate::error::{Failure, SIGNALS_EVERY, check_signals, keep_raised};
 
 /// Calls `handler(source, items)` for each run of items that arrives.
 pub fn of_items(builder: UntypedBuilder, handler: Py<PyAny>, items: ItemType) -> UntypedBuilder {
@@ -61,6 +62,20 @@ thread_local! {
 /// Whether the caller is a handler.
 pub fn is_in_handler() -> bool {
     IN_HANDLER.get()
+}
+
+/// Ends a step of a stream with a handler, or the stream, on a thread of its own: the engine calls
+/// handlers on the thread that waits for that. Python's main thread is not for them, since Python
+/// calls its handlers of signals there in the midst of ours, which what they raise would then fail.
+pub fn end_apart(end: impl FnOnce() -> Result<(), trihop::Error> + Send) -> Result<(), Failure> {
+    if is_in_handler() {
+        return Ok(end()?); // the engine refuses it here, and only here knows why
+    }
+    thread::scope(|scope| {
+        let waits = thread::Builder::new().name("trihop-wait".to_owned());
+        let waits = waits.spawn_scoped(scope, end).map_err(PyErr::from)?;
+        Ok(waits.join().unwrap_or_else(|panic| resume_unwind(panic))?)
+    })
 }
 
 /// Whether a handler runs, and may never end, while the interpreter does.

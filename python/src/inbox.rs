@@ -2,19 +2,25 @@
 //! here holds Python's lock while it waits.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-use trihop::over::UntypedConveyor;
+use trihop::over::{Step, Threaded, UntypedConveyor};
 use trihop::threaded::Untyped;
 use trihop::{Arrival, ConveyorState, End, Error, Rank};
 
 use crate::array::Targets;
 use crate::detached::{Detached, Ended};
 use crate::error::{Failure, SIGNALS_EVERY, check_signals};
+use crate::handler;
 
 /// Targets that are looked at before their items are sent.
 const TARGETS_AT_ONCE: usize = 64 << 10;
+/// How long a wait for a round of a stream with a handler asks for its end before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// A place where arrivals are kept.
 pub trait Store: Default + Send {
@@ -86,6 +92,15 @@ impl Store for Records {
     }
 }
 
+/// A thread that waits for a round.
+struct RoundWaiter(Thread);
+
+impl Wake for RoundWaiter {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 /// A stream without a handler, with what was taken out of its delivery queue.
 pub struct Inbox<S: Send> {
     pub untyped: Detached<Untyped>,
@@ -93,6 +108,9 @@ pub struct Inbox<S: Send> {
     /// What arrives is handed to that, and nothing is kept here.
     has_handler: bool,
     state: Detached<Mutex<State<S>>>,
+    /// With a handler: the round that was started, until somebody has heard that it is over. Pushes
+    /// of handlers, which that may wait for, need the state and not this.
+    handled_round: Detached<Mutex<Option<Step<Threaded>>>>,
     ended: Ended,
 }
 
@@ -103,7 +121,7 @@ struct State<S> {
     of_rounds: Option<S>,
     /// The round that is under way, or over and nobody has heard. A conveyor takes what is of it
     /// and nothing of the next one.
-    round: Option<UntypedConveyor<trihop::over::Threaded>>,
+    round: Option<UntypedConveyor<Threaded>>,
 }
 
 impl<S: Store> State<S> {
@@ -167,6 +185,7 @@ impl<S: Store> Inbox<S> {
             held_bytes,
             has_handler,
             state: Detached::new(Mutex::new(state)),
+            handled_round: Detached::new(Mutex::new(None)),
             ended: Ended::default(),
         }
     }
@@ -237,8 +256,16 @@ impl<S: Store> Inbox<S> {
         }
     }
 
+    /// Ends a step, or the stream.
+    fn end(&self, end: impl FnMut() -> Result<(), Error> + Send) -> Result<(), Failure> {
+        match self.has_handler {
+            true => handler::end_apart(end),
+            false => self.with_room(end),
+        }
+    }
+
     pub fn fence(&self) -> Result<(), Failure> {
-        self.with_room(|| self.untyped.fence())?;
+        self.end(|| self.untyped.fence())?;
         let mut state = self.state();
         self.take(&mut state)?;
         // All of it was sent before.
@@ -252,7 +279,7 @@ impl<S: Store> Inbox<S> {
 
     pub fn close(&self) -> Result<(), Failure> {
         self.ended.once(|| {
-            self.with_room(|| Untyped::clone(&self.untyped).shutdown())?;
+            self.end(|| Untyped::clone(&self.untyped).shutdown())?;
             drop(self.state().all());
             Ok(())
         })
@@ -325,18 +352,25 @@ impl Inbox<Items> {
 
     pub fn start_round(&self) -> Result<(), Failure> {
         if self.has_handler {
-            return Ok(self.untyped.start(End::Round)?);
+            let mut round = self.handled_round()?;
+            *round = Some(self.untyped.step(End::Round).begin()?);
+            return Ok(());
         }
         let mut state = self.between_rounds()?;
         state.round = Some(UntypedConveyor::over(Untyped::clone(&self.untyped))?);
-        state.advance()?;
+        state.advance().inspect_err(|_| state.round = None)?;
         Ok(())
     }
 
-    /// Whether the round that was started is over.
+    /// Whether no round is under way any more.
     pub fn test(&self) -> Result<bool, Failure> {
+        self.test_or_wake(Waker::noop())
+    }
+
+    /// As `test`; where it is not, and the stream has a handler, `waker` is woken once it may be.
+    fn test_or_wake(&self, waker: &Waker) -> Result<bool, Failure> {
         if self.has_handler {
-            return Ok(self.untyped.test()?);
+            return self.test_handled(waker);
         }
         let mut state = self.state();
         if state.round.is_some() {
@@ -345,10 +379,40 @@ impl Inbox<Items> {
         Ok(state.end_round()?)
     }
 
-    /// Waits until the round that was started is over.
+    /// The round of a stream with a handler; not inside one, which whoever has it may wait for.
+    fn handled_round(&self) -> Result<MutexGuard<'_, Option<Step<Threaded>>>, Failure> {
+        if handler::is_in_handler() {
+            return Err(Failure::Engine(Error::Nested("a round")));
+        }
+        let round = self.handled_round.lock();
+        // A panic leaves a round that is asked for again.
+        Ok(round.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// As `test_or_wake`, with a handler.
+    fn test_handled(&self, waker: &Waker) -> Result<bool, Failure> {
+        let mut round = self.handled_round()?;
+        let Some(step) = &mut *round else {
+            return Ok(true);
+        };
+        let Poll::Ready(outcome) = Pin::new(step).poll(&mut Context::from_waker(waker)) else {
+            return Ok(false);
+        };
+        outcome?; // what has failed says so again
+        *round = None;
+        Ok(true)
+    }
+
+    /// Waits until no round is under way any more.
     pub fn wait(&self) -> Result<(), Failure> {
-        let mut looked = Instant::now();
-        while !self.test()? {
+        let waker = Waker::from(Arc::new(RoundWaiter(thread::current())));
+        let begun = Instant::now();
+        let mut looked = begun;
+        while !self.test_or_wake(&waker)? {
+            // Without a handler this takes what arrives.
+            if self.has_handler && begun.elapsed() > SPIN {
+                thread::park_timeout(SIGNALS_EVERY.saturating_sub(looked.elapsed()));
+            }
             if looked.elapsed() > SIGNALS_EVERY {
                 check_signals()?;
                 looked = Instant::now();
@@ -359,12 +423,14 @@ impl Inbox<Items> {
 
     /// Where a call of this had no room, its round is under way, or over, and is waited for.
     pub fn round(&self) -> Result<(), Failure> {
-        if self.has_handler {
-            return Ok(self.untyped.round()?);
-        }
-        let is_under_way = self.state().round.is_some();
-        if !is_under_way {
-            self.start_round()?;
+        let is_under_way = match self.has_handler {
+            true => self.handled_round()?.is_some(),
+            false => self.state().round.is_some(),
+        };
+        match (is_under_way, self.has_handler) {
+            (true, _) => {}
+            (false, true) => return self.end(|| self.untyped.round()),
+            (false, false) => self.start_round()?,
         }
         self.wait()
     }
@@ -380,6 +446,6 @@ impl Inbox<Records> {
     }
 
     pub fn round(&self) -> Result<(), Failure> {
-        self.with_room(|| self.untyped.round())
+        self.end(|| self.untyped.round())
     }
 }

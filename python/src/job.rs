@@ -305,7 +305,7 @@ impl Job {
         PyList::new(py, all.iter().map(|bytes| PyBytes::new(py, bytes)))
     }
 
-    /// The bytes that the rank `root` gives, 16 MiB at most; what others give does not count.
+    /// The bytes that the rank `root` gives; what others give does not count.
     /// Collective.
     #[pyo3(signature = (data, root=0))]
     fn broadcast<'py>(

@@ -1,7 +1,7 @@
 //! Calls on channels that are started: to be tested, waited for, slept on, or awaited.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use trihop::channel::{Received, Timeout};
 use trihop::guest;
@@ -93,6 +93,24 @@ from_asked! {
     guest::Asked<()> => GuestSend,
 }
 
+impl UnderWay {
+    /// Wakes whoever sleeps on copies of its event, for good: it is about to be taken back.
+    fn wake(&mut self) {
+        let event = match self {
+            Self::Get(asked) => asked.event(),
+            Self::Poll(asked) => asked.event(),
+            Self::Send(asked) => asked.event(),
+            // The end of its connection does.
+            Self::GuestGet(_) | Self::GuestPoll(_) | Self::GuestSend(_) => return,
+        };
+        // Where it fails there was none to be copied.
+        if let Ok(event) = event {
+            // EAGAIN: the counter is full, so it is readable anyway.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
 enum State {
     UnderWay(UnderWay),
     Ended(Result<Given, trihop::Error>),
@@ -137,14 +155,18 @@ impl State {
         }
     }
 
-    /// What becomes readable at the end; none where it has ended.
-    fn event(&mut self) -> Result<Option<BorrowedFd<'_>>, Failure> {
-        match self {
-            Self::UnderWay(under_way) => Ok(Some(
-                each!(under_way, asked => asked.event()).map_err(of_call)?,
-            )),
-            Self::Ended(_) | Self::Gone(_) => Ok(None),
-        }
+    /// What becomes readable at the end, and stays so. The caller's own: that of what is under way
+    /// is closed then, and a loop that still watches it would hear nothing.
+    fn event(&mut self) -> Result<OwnedFd, Failure> {
+        let event = match self {
+            Self::UnderWay(under_way) => each!(under_way, asked => asked.event())
+                .map_err(of_call)?
+                .try_clone_to_owned(),
+            Self::Ended(_) | Self::Gone(_) => {
+                eventfd(1, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)
+            }
+        };
+        Ok(event.map_err(PyErr::from)?)
     }
 }
 
@@ -155,6 +177,8 @@ impl State {
 #[pyclass(frozen, module = "trihop")]
 pub struct Request {
     state: Detached<Mutex<State>>,
+    /// What the program sleeps on, once it has asked for that.
+    event: OnceLock<OwnedFd>,
     /// When its time is over.
     until: Option<Instant>,
 }
@@ -168,6 +192,7 @@ impl Request {
         };
         Ok(Self {
             state: Detached::new(Mutex::new(State::UnderWay(under_way))),
+            event: OnceLock::new(),
             until,
         })
     }
@@ -191,11 +216,7 @@ impl Request {
         if let Some(left) = self.left().filter(|left| !left.is_zero()) {
             limit = limit.min(left + A_LITTLE);
         }
-        // One of our own: who takes the request back closes its descriptor.
-        let event = match self.state().event()? {
-            Some(event) => event.try_clone_to_owned().map_err(PyErr::from)?,
-            None => return Ok(()),
-        };
+        let event = self.state().event()?;
         let limit = Timespec::try_from(limit).expect("it is short");
         match poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -244,30 +265,38 @@ impl Request {
         into_python(py, py.detach(|| self.await_end())?)
     }
 
-    /// A file descriptor for `select` and its like, which is readable once the request has ended or
-    /// the job has failed. It is the request's, and neither to be read nor closed. With a timeout,
-    /// whoever sleeps on it wakes when that is over, and tests.
+    /// A file descriptor for `select` and its like, which is readable once the request has ended,
+    /// was taken back or the job has failed, and stays so. It is the request's, as long as that
+    /// lives, and neither to be read nor closed. With a timeout, whoever sleeps on it wakes when
+    /// that is over, and tests.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let descriptor = || match self.state().event()? {
-            Some(event) => Ok(event.as_raw_fd()),
+        let event = || match self.event.get() {
+            Some(event) => Ok(event),
             None => {
-                let why = "the request has ended: there is nothing to sleep on";
-                Err(Failure::Misuse(why.to_owned()))
+                // Of several threads that come first, one's is kept.
+                let event = self.state().event()?;
+                Ok::<_, Failure>(self.event.get_or_init(|| event))
             }
         };
-        Ok(py.detach(descriptor)?)
+        Ok(py.detach(event)?.as_raw_fd())
     }
 
     /// Takes it back. The result of one that has ended stays.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| {
             let mut state = self.state();
-            if matches!(*state, State::UnderWay(_)) {
+            if let State::UnderWay(under_way) = &mut *state {
+                under_way.wake();
                 let taken_back = std::mem::replace(&mut *state, State::Gone("it was taken back"));
                 drop(state);
                 drop(taken_back);
             }
         });
+    }
+
+    /// As `fileno`, and the caller's to be closed.
+    fn _descriptor(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(py.detach(|| self.state().event())?.into_raw_fd())
     }
 
     /// Seconds until its time is over; None where it has no end.

@@ -248,6 +248,27 @@ def test_a_record_that_is_too_long_is_refused(job):
     shuffle.close()
 
 
+def test_addresses_of_objects_are_not_sent(job):
+    shuffle, channels = job.shuffle("objects"), job.channels("objects")
+    port = channels.create()
+    objects = np.array(["a", "b"], dtype=object)
+    for data in (objects, objects[:0], np.zeros(2, "i8,O"), memoryview(objects)):
+        for call in [
+            lambda: shuffle.send(0, data),
+            lambda: shuffle.try_send(0, data),
+            lambda: port.send(data),
+            lambda: port.start_send(data),
+            lambda: job.allgather(data),
+            lambda: job.broadcast(data),
+        ]:
+            with pytest.raises(TypeError, match="has Python objects, which do not leave"):
+                call()
+    shuffle.fence()
+    assert shuffle.pull() == [] and port.poll("size") == 0
+    channels.close()
+    shuffle.close()
+
+
 def test_words_and_times_that_mean_nothing_are_refused(job):
     channels = job.channels("words")
     channel = channels.create()

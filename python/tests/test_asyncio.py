@@ -1,6 +1,6 @@
 """Calls on channels that are started: awaited, tested, slept on; semaphores and barriers."""
 
-from conftest import TASKS
+from conftest import OTHERS, TASKS
 
 SHARED = """
 import asyncio
@@ -106,16 +106,30 @@ with trihop.Job() as job:
     assert not request.test()
     port.send(b"x", 3)
     assert request.wait() == (job.rank, 3, b"x") and request.test()
-    for again in (request.wait, request.fileno):
-        try:
-            again()
-            raise SystemExit("a second result")
-        except trihop.Misuse:
-            pass
+    try:
+        request.wait()
+        raise SystemExit("a second result")
+    except trihop.Misuse:
+        pass
     taken_back = port.start_get()
     taken_back.cancel()
     port.send(b"y")
     assert port.get(timeout=60.0)[2] == b"y"
+    job.barrier()
+    channels.close()
+""",
+        shape,
+    )
+
+
+def test_tasks_wake_where_others_end_their_requests(program, shape):
+    program(
+        SHARED
+        + OTHERS
+        + """
+with trihop.Job() as job:
+    channels = job.channels("own")
+    asyncio.run(others_end(channels.create()))
     job.barrier()
     channels.close()
 """,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import RAISED, TASKS
+from conftest import OTHERS, RAISED, STAYS_READABLE, TASKS
 
 
 @pytest.fixture
@@ -168,6 +168,28 @@ async def hold(lock):
     return await lock.start_poll("acquire")
 
 asyncio.run(main())
+""",
+        server,
+    )
+
+
+def test_tasks_of_guests_wake_where_others_end_their_requests(tmp_path, server):
+    guest(
+        tmp_path,
+        OTHERS
+        + """
+asyncio.run(others_end(trihop.Guest().create()))
+""",
+        server,
+    )
+
+
+def test_descriptors_of_guests_stay_readable(tmp_path, server):
+    guest(
+        tmp_path,
+        STAYS_READABLE
+        + """
+stays_readable(trihop.Guest().create())
 """,
         server,
     )

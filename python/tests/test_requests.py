@@ -1,5 +1,7 @@
 """Requests that are waited for and taken back, by several threads, in handlers, under signals."""
 
+from conftest import STAYS_READABLE
+
 OWN = """
 import threading
 import trihop
@@ -123,6 +125,20 @@ with trihop.Job() as job:
     got = [one for one in outcome if not isinstance(one, str)]
     assert got == [(job.rank, 0, b"for one")] and len(outcome) == 2, outcome
     job.barrier()
+""",
+        shape,
+    )
+
+
+def test_descriptors_stay_readable_once_others_have_heard_of_the_end(program, shape):
+    program(
+        STAYS_READABLE
+        + """
+with trihop.Job() as job:
+    channels = job.channels("own")
+    stays_readable(channels.create())
+    job.barrier()
+    channels.close()
 """,
         shape,
     )

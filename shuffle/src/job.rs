@@ -244,15 +244,6 @@ impl JobState {
             .try_for_each(|(state, out)| dump::write(state, out, writer))
     }
 
-    /// The process exits while the job goes on: the launcher is told where it would take that for a
-    /// crash.
-    pub fn exit(&mut self) {
-        self.engine.trace.finish();
-        if let Some(mut bootstrap) = self.bootstrap.take() {
-            bootstrap.exit();
-        }
-    }
-
     /// Makes a request of the relay of this rank, where there is one: its number.
     ///
     /// # Errors

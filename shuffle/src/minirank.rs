@@ -26,7 +26,6 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Started, Stop, detect};
 use crate::seat::{Inline, Seating, barrier_of_process, join, relay};
-use crate::threaded::guard;
 use crate::{Job, over};
 use cores::Cores;
 pub use host::Host;
@@ -259,7 +258,7 @@ impl Endpoints {
         let mut host = started.pop().expect("a process has a host");
         let stop = Arc::new(Stop::new(Arc::clone(&host.state.bell)));
         let weak = Arc::downgrade(&stop);
-        guard(weak);
+        trihop_transport::at_exit::guard(weak);
         host.state.stop = Some(stop);
         let mini = |(index, started)| MiniRank {
             started,

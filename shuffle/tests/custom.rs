@@ -318,6 +318,54 @@ fn a_job_that_was_shut_down_says_so_to_its_other_handles() {
     }
 }
 
+/// The last rank gives several pieces, and none.
+fn broadcast_much(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
+    let job = Job::start_with(options, bootstrap)?;
+    let last = Rank(job.size() - 1);
+    for length in [0, 3, 4 << 20, (9 << 20) + 1] {
+        let bytes: Vec<u8> = (0..length).map(|at| (at >> 9) as u8).collect();
+        let mine = match job.rank() == last {
+            true => &bytes[..],
+            false => b"what others give",
+        };
+        assert!(job.broadcast(last, mine)? == bytes, "{length} bytes");
+    }
+    // All hear of a root that none of them is.
+    let nobody = job.broadcast(Rank(job.size()), b"");
+    assert!(matches!(nobody, Err(Error::Rank { .. })), "{nobody:?}");
+    job.shutdown()
+}
+
+#[test]
+fn a_broadcast_has_any_length() {
+    for nodes in [&[7][..], &[7, 7, 7], &[7, 8, 7]] {
+        for (outcome, _) in run(nodes, &loopback(), broadcast_much) {
+            if lacks_provider(&outcome) {
+                return;
+            }
+            outcome.unwrap();
+        }
+    }
+}
+
+/// One rank names a root that none of them is: it takes part, and all fail.
+fn broadcast_of_nobody(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Error> {
+    let job = Job::start_with(options, bootstrap)?;
+    let told = job.broadcast(Rank(job.rank().0 * 9), b"");
+    Ok(told.and_then(|_| job.barrier()).unwrap_err())
+}
+
+#[test]
+fn no_rank_waits_for_one_that_names_another_root() {
+    for (outcome, _) in run(&[7, 7], &loopback(), broadcast_of_nobody) {
+        let error = outcome.unwrap();
+        assert!(
+            error.to_string().contains("broadcasts what rank"),
+            "{error}"
+        );
+    }
+}
+
 /// One rank gathers where the other reduces, or reduces more values.
 fn call_another(options: Options, bootstrap: Box<dyn Bootstrap>) -> Result<Vec<Error>> {
     let more = options.bootstrap_timeout_ms % 2 == 1;

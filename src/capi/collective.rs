@@ -248,7 +248,7 @@ pub unsafe extern "C" fn trihop_exscan_f64(
 /// all ranks, each with the same root and length; not inside a handler.
 ///
 /// Fails with `TRIHOP_ERR_MISMATCH` where roots differ, and on a rank whose length is not the
-/// root's.
+/// root's; with `TRIHOP_ERR_RANK` where all name the same root, which is no rank.
 /// Threads: as `trihop_barrier`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_broadcast(

@@ -25,6 +25,8 @@
 
 static trihop_job_t *job;
 static trihop_stream_t *shuffle;
+static trihop_channels_t *channels;
+static trihop_channel_t *channel;
 static uint32_t rank, size;
 
 static void fail(int line, const char *what) {
@@ -47,7 +49,7 @@ static void count(void *context, const trihop_message_t *message) {
     __atomic_fetch_add((uint64_t *) context, 1, __ATOMIC_RELAXED);
 }
 
-static void begin(int *argc, char ***argv) {
+static void begin(int *argc, char ***argv, uint32_t seat) {
     static uint64_t delivered;
     signal(SIGALRM, watchdog);
     alarm(WATCHDOG_SECONDS);
@@ -57,19 +59,23 @@ static void begin(int *argc, char ***argv) {
     (void) argc;
     (void) argv;
 #endif
-    OK(trihop_init(TRIHOP_THREADED, NULL, &job));
+    OK(trihop_init(seat, NULL, &job));
     rank = trihop_rank(job);
     size = trihop_size(job);
     OK(trihop_stream_open(job, "steps", 0, NULL, count, &delivered, &shuffle));
 }
 
-static void steps(void) {
+static void send_steps(void) {
     uint32_t step, target;
     for (step = 0; step < STEPS; step++) {
         for (target = 0; target < size; target++)
             OK(trihop_stream_send(shuffle, target, 0, &step, sizeof step));
         OK(trihop_stream_fence(shuffle));
     }
+}
+
+static void steps(void) {
+    send_steps();
     printf("rank %u: results\n", (unsigned) rank);
     fflush(stdout);
 }
@@ -77,6 +83,24 @@ static void steps(void) {
 static void leave_trihop(void) {
     OK(trihop_stream_close(shuffle));
     OK(trihop_finalize(job));
+}
+
+static void open_a_channel(void) {
+    OK(trihop_channels_open(job, "notes", NULL, &channels));
+    OK(trihop_channel_create(channels, NULL, &channel));
+    OK(trihop_channel_send(channel, 0, "a note", 6, TRIHOP_WHEN_BUFFERED, TRIHOP_NO_TIMEOUT));
+}
+
+/* What the thread of `main` has had for calls of its own is gone by then. */
+static void work_late(void) {
+    trihop_received_t note;
+    send_steps();
+    OK(trihop_channel_get(channel, TRIHOP_NO_TIMEOUT, &note));
+    OK(trihop_channel_send(channel, 0, "another", 7, TRIHOP_WHEN_BUFFERED, TRIHOP_NO_TIMEOUT));
+    trihop_received_free(&note);
+    trihop_channel_free(channel);
+    OK(trihop_channels_close(channels));
+    leave_trihop();
 }
 
 static void leave_mpi(void) {
@@ -117,7 +141,7 @@ static void start(void *(*run)(void *) ) {
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "";
     int at;
-    begin(&argc, &argv);
+    begin(&argc, &argv, strcmp(way, "nothing_is_left_inline") == 0 ? TRIHOP_INLINE : TRIHOP_THREADED);
     steps();
     if (strcmp(way, "all_is_left") == 0) {
         leave_trihop();
@@ -125,8 +149,12 @@ int main(int argc, char **argv) {
     } else if (strcmp(way, "mpi_is_left_first") == 0) {
         leave_mpi();
         leave_trihop();
-    } else if (strcmp(way, "nothing_is_left") == 0) {
+    } else if (strcmp(way, "nothing_is_left") == 0 || strcmp(way, "nothing_is_left_inline") == 0) {
         leave_mpi();
+    } else if (strcmp(way, "works_by_atexit") == 0) {
+        open_a_channel();
+        leave_mpi();
+        CHECK(atexit(work_late) == 0);
     } else if (strcmp(way, "left_by_atexit") == 0) {
         leave_mpi();
         CHECK(atexit(leave_trihop) == 0);

@@ -2,7 +2,7 @@
 //! the tests of every launcher, and by hand to see what a launcher says.
 //!
 //! `bootstrap_probe [--deadline-ms N] [--absent RANK] [--abort RANK] [--mpi LIBRARY] [--mpi-late
-//! LIBRARY]`
+//! LIBRARY] [--times N] [--leave drop|exit]`
 
 use std::env;
 use std::ffi::{c_char, c_int};
@@ -26,6 +26,18 @@ struct Arguments {
     mpi: Option<String>,
     /// MPI library to initialise after the exchange.
     mpi_late: Option<String>,
+    /// So many jobs, one after the other.
+    times: u32,
+    /// How the last one is left without a word to the launcher.
+    leave: Option<Leave>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Leave {
+    /// By dropping it.
+    Drop,
+    /// With the process.
+    Exit,
 }
 
 impl Arguments {
@@ -36,6 +48,8 @@ impl Arguments {
             abort: None,
             mpi: None,
             mpi_late: None,
+            times: 1,
+            leave: None,
         };
         let mut words = env::args().skip(1);
         while let Some(option) = words.next() {
@@ -53,6 +67,9 @@ impl Arguments {
                 "--abort" => parsed.abort = Some(number()?),
                 "--mpi" => parsed.mpi = Some(value),
                 "--mpi-late" => parsed.mpi_late = Some(value),
+                "--times" => parsed.times = number()?,
+                "--leave" if value == "drop" => parsed.leave = Some(Leave::Drop),
+                "--leave" if value == "exit" => parsed.leave = Some(Leave::Exit),
                 _ => return Err(Error::config(option, "unknown option")),
             }
         }
@@ -76,6 +93,11 @@ fn probe(arguments: &Arguments) -> Result<()> {
         .map(|name| name.parse())
         .transpose()?;
     let mpi = arguments.mpi.as_deref().map(Mpi::initialise).transpose()?;
+    for number in 1..arguments.times {
+        let mut boot = bootstrap::start(forced, arguments.deadline)?;
+        exchange(boot.as_mut(), number)?;
+        boot.finalize()?;
+    }
     let mut boot = bootstrap::start(forced, arguments.deadline)?;
     let topology = boot.topology().clone();
     let me = topology.rank();
@@ -83,7 +105,7 @@ fn probe(arguments: &Arguments) -> Result<()> {
         std::thread::sleep(arguments.deadline * 4);
         return Ok(());
     }
-    exchange(boot.as_mut())?;
+    exchange(boot.as_mut(), 0)?;
     if let Some(aborts) = arguments.abort {
         // Not while others are in a fence: the PMIx server of Open MPI 4 then sometimes crashes or
         // hangs.
@@ -109,19 +131,27 @@ fn probe(arguments: &Arguments) -> Result<()> {
             "probe rank {me}/{size} node {node}/{nodes} local {local}/{local_size} map {map} launcher {launcher}"
         );
     }
-    boot.finalize()?;
+    match arguments.leave {
+        None => boot.finalize()?,
+        Some(Leave::Drop) => drop(boot),
+        Some(Leave::Exit) => {
+            mpi.map_or(Ok(()), Mpi::finalise)?;
+            std::process::exit(0)
+        }
+    }
     mpi.map_or(Ok(()), Mpi::finalise)
 }
 
-/// Every rank puts an empty, a short and the longest value, and gets everybody's.
-fn exchange(boot: &mut dyn Bootstrap) -> Result<()> {
+/// Every rank puts an empty, a short and the longest value, and gets everybody's; others in job
+/// `number` than in the one before.
+fn exchange(boot: &mut dyn Bootstrap, number: u32) -> Result<()> {
     let topology = boot.topology().clone();
     let (me, limit) = (topology.rank(), boot.value_limit().min(8 << 10));
     let keys = ["empty", "short", "a-key-of-24-characters.x"];
     let value = |rank: Rank, key: usize| -> Vec<u8> {
         let length = [0, 64, limit][key];
         (0..length as u32)
-            .map(|i| (i.wrapping_mul(31) ^ rank.0 ^ key as u32) as u8)
+            .map(|i| (i.wrapping_mul(31) ^ rank.0 ^ key as u32).wrapping_add(number) as u8)
             .collect()
     };
     for (index, key) in keys.into_iter().enumerate() {

@@ -2,6 +2,7 @@
 //!
 //! No routing and no batching policy live here; those belong to `trihop-shuffle`.
 
+pub mod at_exit;
 pub mod bootstrap;
 pub mod cores;
 pub mod error;

@@ -142,9 +142,9 @@ fn launch(args: &BenchArgs, (count, nodes): (u32, u32), words: &[&str]) -> Resul
             .map(|nics| ["--nics".to_owned(), nics.to_string()]);
         run.args(nics.into_iter().flatten());
     }
-    if is_job && let Some(minis) = args.minis_per_rank {
-        run.args(["--minis-per-rank", &minis.to_string()]);
-    }
+    // Said also where it is one: what the environment asks for is not for these ranks.
+    let minis = args.minis_per_rank.filter(|_| is_job).unwrap_or(1);
+    run.args(["--minis-per-rank", &minis.to_string()]);
     if is_job && args.netns {
         run.arg("--netns");
     }

@@ -27,8 +27,9 @@ use super::warden::Warden;
 use super::{Error, LaunchSpec, Outcome};
 use trihop::log::Escaped;
 
-/// Descriptors that a rank costs the launcher: connection, pidfd, two pipes; and some of its own.
-const DESCRIPTORS_PER_RANK: u64 = 4;
+/// Descriptors that a process costs the launcher: connection, pidfd, two pipes; and some of the
+/// launcher's own.
+const DESCRIPTORS_PER_PROCESS: u64 = 4;
 const DESCRIPTORS_OF_OURS: u64 = 64;
 
 /// Environment variable: address of the interface to use.
@@ -75,6 +76,7 @@ struct Job {
     failure: Option<i32>,
     /// A process of a job with agents has failed, and another one may have been the cause.
     suspect: Option<Suspect>,
+    /// None where there is no limit, or one beyond what the clock can say.
     time_limit: Option<Instant>,
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
@@ -129,19 +131,27 @@ impl Job {
             0 => Vec::new(),
             agents => agent_names(&spec.node_sizes, agents)?,
         };
-        let agents = spec.node_sizes.len() * spec.agents as usize;
+        let nodes = spec.node_sizes.len();
+        let agents = nodes * spec.agents as usize;
         let processes = ranks + agents;
-        raise_descriptor_limit(processes)?;
+        let namespaces = if spec.netns {
+            Networks::namespaces(nodes)
+        } else {
+            0
+        };
+        raise_descriptor_limit(processes, namespaces)?;
         let networks = spec
             .netns
-            .then(|| Networks::create(spec.node_sizes.len(), spec.agents.max(1)))
+            .then(|| Networks::create(nodes, spec.agents.max(1)))
             .transpose()?;
         let warden = Warden::start(processes)
             .map_err(|e| Error::system("starting the warden process", e))?;
         let outputs = Outputs::new().map_err(|e| Error::system("taking our own output", e))?;
         let (progress, theirs) =
             Progress::new().map_err(|e| Error::system("making a pipe for progress", e))?;
-        let time_limit = spec.timeout.map(|t| Instant::now() + t);
+        let time_limit = spec
+            .timeout
+            .and_then(|limit| Instant::now().checked_add(limit));
         let cores = match spec.binds && !spec.are_agents {
             true => binding::shares(ranks, spec.minis),
             false => Vec::new(),
@@ -637,16 +647,22 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// Many ranks need many descriptors; the soft limit is often far below the hard one.
-fn raise_descriptor_limit(ranks: usize) -> Result<(), Error> {
-    let needed = ranks as u64 * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_OURS;
+/// Many processes need many descriptors; the soft limit is often far below the hard one.
+fn raise_descriptor_limit(processes: usize, namespaces: usize) -> Result<(), Error> {
+    let needed =
+        processes as u64 * DESCRIPTORS_PER_PROCESS + namespaces as u64 + DESCRIPTORS_OF_OURS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
     if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        let networks = match namespaces {
+            0 => String::new(),
+            namespaces => format!(" and {namespaces} network namespaces"),
+        };
         return Err(Error::Usage(format!(
-            "{ranks} ranks need {needed} descriptors, the hard limit is {}; raise `ulimit -Hn`",
+            "{processes} processes{networks} need {needed} descriptors, the hard limit is {}; \
+             raise `ulimit -Hn`",
             limit.maximum.unwrap_or(0)
         )));
     }

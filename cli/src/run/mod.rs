@@ -28,9 +28,10 @@ ENVIRONMENT OF A RANK
   TRIHOP_BOOT_FD                               socket to the launcher
   TRIHOP_PROGRESS_FD                           rank 0, where the launcher has a terminal: a pipe
                                                that takes lines `DONE TOTAL` of bytes for a bar
-  TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns)
+  TRIHOP_LOOPBACK=1                            nodes are simulated (not with --netns, nor where
+                                               TRIHOP_INTERFACE is set already)
   TRIHOP_BOUND=1                               it is bound to cores of its own (see --bind-to)
-  TRIHOP_MINIS_PER_RANK                        ranks it hosts (only with --minis-per-rank)
+  TRIHOP_MINIS_PER_RANK                        ranks it hosts (see --minis-per-rank)
   TRIHOP_INTERFACE                             address of its node (only with --netns)
   TRIHOP_AGENT, TRIHOP_AGENT_PLACE             its agent (only with --seat agent)
 
@@ -80,7 +81,7 @@ pub struct RunArgs {
     #[arg(long)]
     no_prefix: bool,
     /// Ranks that each process is to host as threads: the program asks for the number by
-    /// `minirank::asked_for`, and -n counts processes
+    /// `minirank::asked_for`, and -n counts processes [default: TRIHOP_MINIS_PER_RANK, or 1]
     #[arg(long, value_name = "M", value_parser = whole::<u32>(1..=u64::from(minirank::MOST_RANKS)))]
     minis_per_rank: Option<u32>,
     /// Who speaks with other nodes: the ranks themselves, as their programs have it, or agents of
@@ -177,6 +178,10 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
     };
     spec.timeout = args.timeout.map(Duration::from_secs);
     spec.binds = args.bind_to == BindTo::Cores;
+    spec.minis = match args.minis_per_rank {
+        Some(minis) => minis,
+        None => minirank::asked_for().map_err(|error| Error::Usage(error.to_string()))?,
+    };
     spec.agents = agents(args.seat == Seat::Agent, args.nics)?;
     let tool = match (args.agent_valgrind, args.agent_flamegraph) {
         (true, _) => Some(Tool::Valgrind),
@@ -192,7 +197,6 @@ pub fn run(args: RunArgs) -> Result<i32, Error> {
         (Some(tool), _) => tool.begin(nodes, agents)?,
         (None, under) => under.map_or_else(Vec::new, |Words(words)| words),
     };
-    spec.minis = args.minis_per_rank.unwrap_or(1);
     let minis = args.minis_per_rank.map(|minis| minis.to_string().into());
     spec.env
         .extend(minis.map(|minis| (minirank::ENV_RANKS.into(), minis)));

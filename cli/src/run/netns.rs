@@ -38,6 +38,11 @@ pub(super) struct Networks {
 }
 
 impl Networks {
+    /// Namespaces of so many nodes, of which each costs us a descriptor: theirs, and the bridges'.
+    pub(super) fn namespaces(nodes: usize) -> usize {
+        nodes + 1
+    }
+
     /// Creates and joins the namespaces of so many nodes with so many adapters each.
     pub(super) fn create(nodes: usize, adapters: u32) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {

@@ -110,7 +110,7 @@ macro_rules! options_table {
                 /// How longer batches move.
                 local mover: Option<Mover> as [c_char; 16] = (else "what suits the provider") in (of "read, segments") "";
                 /// Whether nodes are simulated on one machine, so that only loopback is used.
-                /// `trihop run` sets it.
+                /// `trihop run` sets it, unless `interface` is given.
                 local loopback: bool as u64 = (else "0") in (of "0, 1") "";
                 /// How long start-up waits for the other ranks.
                 local bootstrap_timeout_ms: u64 as u64 = (30_000) in (1 to 86_400_000) "milliseconds";

@@ -11,6 +11,7 @@
 mod ageing;
 mod broadcasts;
 mod broken_peers;
+mod fairness;
 mod fences;
 mod limits;
 mod long_records;

@@ -278,6 +278,11 @@ impl Links {
                 let sender = sender.or_else(|| self.sender_of(&buffer, queues));
                 if cut && let Some(EndpointId(rank)) = sender {
                     let why = format!("its connection ended in the middle of a message: {error}");
+                    // The job may go on without it, and others use what was posted; not a part of a
+                    // record, which nobody else sends.
+                    if class != TagClass::Segment {
+                        self.post_again(class, number, buffer);
+                    }
                     return Err(trihop_transport::Error::LinkFailed { rank, why }.into());
                 }
                 self.strange(&error.to_string(), stats);

@@ -76,6 +76,8 @@ pub(crate) struct Incoming {
     pub unacknowledged: u32,
     /// Counters changed since the peer last saw them.
     pub news: bool,
+    /// Rounds in which it was not told them.
+    pub withheld: u32,
     /// In the list of links whose front batch is here.
     pub listed: bool,
     pub notices: Vec<ClearToSend>,
@@ -143,6 +145,7 @@ impl Incoming {
             cursor: 0,
             unacknowledged: 0,
             news: false,
+            withheld: 0,
             listed: false,
             notices: Vec::new(),
             earlier: 0,
@@ -201,6 +204,7 @@ impl Incoming {
     /// The counters for a header to this peer, which is about to be sent.
     pub fn counters(&mut self, large_returned: u32, wanted: u16) -> Counters {
         self.news = false;
+        self.withheld = 0;
         self.unacknowledged = 0;
         self.receiving.announce();
         (self.asked, self.asked_ns, self.must_tell) = (wanted > 0, None, false);

@@ -5,6 +5,7 @@ pub(crate) mod at_once;
 pub(crate) mod broadcasts;
 pub(crate) mod contribution;
 mod counters;
+mod drain;
 mod forward;
 pub(crate) mod inbound;
 pub(crate) mod incoming;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use trihop_transport::link::{Completion, Link};
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
-use trihop_transport::protocol::wire::{RUN_HEADER_BYTES, Run};
+use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
 use trihop_transport::ring::Inbox;
 use trihop_transport::ring::census::{COLOURS, Counts};
 use trihop_transport::topology::{Rank, Topology};
@@ -36,15 +37,12 @@ use crate::queue::counters::SendReason;
 use crate::queue::remote::Identity;
 use crate::route::{EndpointId, JobRoute, Stage, StageSpec};
 use crate::stats::Stats;
-use crate::trace::OfBatch;
+use drain::{Lanes, drain_links, writer_of};
 use forward::{Begun, Forwarding};
 use inbound::Links;
 use outbound::Outbound;
 use rounds::Rounds;
 use sink::{Handlers, Sink};
-
-/// Frames that one lane may move per round, so that no lane starves the others.
-const FRAMES_PER_ROUND: usize = 4096;
 
 /// Lanes of a stage that are known to hold frames.
 #[derive(Debug)]
@@ -279,6 +277,7 @@ impl StreamState {
         link: Option<&mut dyn Link>,
         now_ns: u64,
     ) -> Result<bool> {
+        outs[own].queues.begin_round();
         let mut worked = outs[own].retry();
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
@@ -287,6 +286,7 @@ impl StreamState {
         worked |= self.drain(outs, own, handlers)?;
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;
+        worked |= outs[own].queues.has_held_back();
         if !self.inbound.lost.is_empty() {
             worked |= self.cut_lost(&mut outs[own], now_ns);
         }
@@ -529,171 +529,4 @@ impl StreamState {
             );
         }
     }
-}
-
-/// The lanes into a rank, while their runs move on.
-struct Lanes<'a> {
-    inbox: &'a mut Inbox,
-    backlog: &'a mut [Backlog],
-    listed: &'a mut [bool],
-    drained: &'a mut [u64],
-}
-
-impl Lanes<'_> {
-    /// Moves runs out of the lanes of one stage.
-    fn drain(
-        &mut self,
-        stage: Stage,
-        forwarding: &mut Forwarding<'_, impl Handlers>,
-    ) -> Result<bool> {
-        let Some(own) = self.backlog.iter().position(|b| b.stage == stage) else {
-            return Ok(false);
-        };
-        let mut worked = false;
-        let mut position = 0;
-        while let Some(&lane) = self.backlog[own].lanes.get(position) {
-            let (moved, empty) = self.drain_lane(lane, forwarding)?;
-            worked |= moved;
-            if empty {
-                self.drained[lane as usize] += 1;
-                self.listed[lane as usize] = false;
-                self.backlog[own].lanes.swap_remove(position);
-            } else {
-                position += 1;
-            }
-        }
-        Ok(worked)
-    }
-
-    /// Moves runs out of one lane; says whether any moved, and whether the lane is empty now.
-    fn drain_lane(
-        &mut self,
-        lane: u32,
-        forwarding: &mut Forwarding<'_, impl Handlers>,
-    ) -> Result<(bool, bool)> {
-        let topology = forwarding.topology;
-        let (place, at) = writer_of(self.backlog, lane);
-        let end = topology.endpoint_at(place).0;
-        forwarding.from = end;
-        let mut consumer = self.inbox.lane(lane);
-        let mut moved = 0;
-        let empty = loop {
-            if moved == FRAMES_PER_ROUND {
-                break false;
-            }
-            let Some(frame) = consumer.front().map_err(|why| Error::bad_peer(end, why))? else {
-                break true;
-            };
-            let taken = Run::split(frame, topology.size())
-                .and_then(|(run, _)| forwarding.forward(at, &run, Input::lane(lane)));
-            if !taken.map_err(|why| Error::bad_run(end, why))? {
-                break false;
-            }
-            consumer.pop();
-            moved += 1;
-        };
-        if moved > 0 {
-            consumer.release();
-            forwarding.stats.frames_received += moved as u64;
-        }
-        Ok((moved > 0, empty))
-    }
-}
-
-/// Place of the endpoint that writes a lane, and the lane's stage.
-fn writer_of(backlog: &[Backlog], lane: u32) -> (u32, Stage) {
-    let stages = backlog.len() as u32;
-    (lane / stages, backlog[(lane % stages) as usize].stage)
-}
-
-/// The front batch of a link has moved on.
-fn accept(
-    links: &mut Links,
-    index: usize,
-    end: u32,
-    forwarding: &mut Forwarding<'_, impl Handlers>,
-) {
-    let number = links.incoming[index].receiving.accepted();
-    let remote = &forwarding.out().queues.remotes[index];
-    let (trace, stage) = (&remote.trace, remote.stage);
-    trace.batch(OfBatch::Accepted, EndpointId(end), stage, number, 0);
-    links.accept(index);
-}
-
-/// Moves runs out of the batches that have arrived over links of one stage.
-fn drain_links(
-    links: &mut Links,
-    lanes: u32,
-    at: Stage,
-    forwarding: &mut Forwarding<'_, impl Handlers>,
-) -> Result<bool> {
-    let mut worked = false;
-    let mut position = 0;
-    while let Some(&index) = links.arrived.get(position) {
-        let index = index as usize;
-        let remote = &forwarding.out().queues.remotes[index];
-        let (stage, is_beyond, end) = (remote.stage, remote.is_beyond, remote.end.0);
-        if stage != at {
-            position += 1;
-            continue;
-        }
-        forwarding.from = end;
-        let input = Input::link(lanes, index);
-        let mut blocked = false;
-        while !blocked {
-            let incoming = &mut links.incoming[index];
-            if let Some(record) = incoming.whole_record() {
-                let moved = forwarding.forward_record(at, record, input);
-                blocked = !moved.map_err(|why| Error::bad_run(end, why))?;
-                worked |= !blocked;
-                if !blocked {
-                    accept(links, index, end, forwarding);
-                }
-                continue;
-            }
-            let Some(runs) = incoming.window.front().and_then(|front| front.runs()) else {
-                break;
-            };
-            let before = incoming.cursor as usize;
-            let (mut cursor, mut moved) = (before, 0);
-            while cursor < runs.len() {
-                match forwarding.forward_arrived(at, &runs[cursor..], input) {
-                    Ok(Some(length)) => {
-                        cursor += length;
-                        moved += 1;
-                    }
-                    Ok(None) => {
-                        blocked = true;
-                        break;
-                    }
-                    Err(why) => {
-                        // What has moved on shall not move on again.
-                        links.incoming[index].cursor = cursor as u32;
-                        return Err(Error::bad_run(end, why));
-                    }
-                }
-            }
-            worked |= cursor > before || !blocked;
-            if !is_beyond {
-                forwarding.stats.frames_received += moved;
-            }
-            incoming.cursor = cursor as u32;
-            if let Some(goes_on) = forwarding.record.take() {
-                incoming.in_record = goes_on;
-            }
-            if !blocked && !links.went_on(index) {
-                accept(links, index, end, forwarding);
-            }
-        }
-        if blocked {
-            position += 1;
-            if forwarding.rounds.holds(input) {
-                links.set_aside(index)?;
-            }
-        } else {
-            links.incoming[index].listed = false;
-            links.arrived.swap_remove(position);
-        }
-    }
-    Ok(worked)
 }

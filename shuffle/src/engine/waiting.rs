@@ -2,6 +2,7 @@
 
 use super::StreamState;
 use super::outbound::Outbound;
+use crate::queue::lane::LaneQueue;
 use crate::queue::remote::RemoteQueue;
 
 impl StreamState {
@@ -35,9 +36,16 @@ impl StreamState {
             return true;
         }
         let releases_too = self.urgent > 0 || out.queues.lanes.is_limited();
+        // Asked of each lane: what one has told once, it does not tell again.
+        let came = |lane: &mut LaneQueue| {
+            let released = releases_too && lane.release_came();
+            lane.space_came() || released
+        };
         out.queues
             .lanes_mut()
-            .any(|lane| lane.space_came() || (releases_too && lane.release_came()))
+            .filter_map(|lane| came(lane).then_some(()))
+            .count()
+            > 0
     }
 
     /// Before sleeping: asks the consumers of full lanes to ring.

@@ -83,12 +83,13 @@ const MOST_KEPT: usize = 1 << 20;
 
 /// Hands out memory that is empty, to write to and to send from.
 pub(super) fn with_scratch<R>(use_it: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    // Who comes in between, as a handler does, has memory of its own.
-    let mut bytes = SCRATCH.take();
+    // Who comes in between, as a handler does, has memory of its own; and so has who sends at the
+    // exit of the process, when that of the thread is gone.
+    let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
     bytes.clear();
     let used = use_it(&mut bytes);
     if bytes.capacity() <= MOST_KEPT {
-        SCRATCH.set(bytes);
+        let _ = SCRATCH.try_with(|scratch| scratch.set(bytes));
     }
     used
 }

@@ -260,7 +260,8 @@ impl<S: Seat> Job<S> {
         self.collective("a scan", || seat::exscan(&self.seat, values, reduce))
     }
 
-    /// What the rank `root` gives as `bytes`, 16 MiB at most; what others give counts for nothing.
+    /// What the rank `root` gives as `bytes`; what others give counts for nothing. Many MiB go in
+    /// pieces of 4, and each rank has room for all.
     /// Of messages on a stream, [`crate::Shuffle::broadcast`] takes more than one at a time.
     ///
     /// # Errors

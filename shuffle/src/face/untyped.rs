@@ -436,18 +436,10 @@ fn check_either(item_bytes: usize, kind: u32, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Of so many items that were asked for, those that were taken: the one that was refused was not.
-fn taken(asked: usize, outcome: Result<()>) -> (usize, Result<()>) {
-    let refused = match &outcome {
-        Err(
-            Error::WouldBlock
-            | Error::Rank { .. }
-            | Error::NoMemory { .. }
-            | Error::SpillFull { .. },
-        ) => 1,
-        _ => 0,
-    };
-    (asked.saturating_sub(refused), outcome)
+/// Of so many items that were tried, those that were taken: the last one was not where it has failed.
+fn taken(tried: usize, outcome: Result<()>) -> (usize, Result<()>) {
+    let refused = usize::from(outcome.is_err());
+    (tried.saturating_sub(refused), outcome)
 }
 
 fn wrong(why: String) -> Error {

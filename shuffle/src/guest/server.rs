@@ -39,6 +39,8 @@ pub struct Guests {
     name: String,
     ready: Arc<Ready>,
     thread: Option<MaskedThread<()>>,
+    /// A fork has no such thread.
+    process: u32,
 }
 
 impl Guests {
@@ -52,6 +54,9 @@ impl Drop for Guests {
     /// Whoever is a guest then finds the connection closed: drop it before the channels are shut
     /// down. What guests have sent before, and there was room for, is in the channels.
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         self.ready.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -101,6 +106,7 @@ impl Channels {
             name: name.to_owned(),
             ready,
             thread: Some(thread),
+            process: std::process::id(),
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trihop_transport::at_exit::AtExit;
 use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Flag, thread};
 
@@ -40,6 +41,12 @@ impl Stop {
     }
 }
 
+impl AtExit for Stop {
+    fn try_exit(&self) -> bool {
+        self.ask()
+    }
+}
+
 impl JobState {
     /// Between two rounds of progress: where the process exits, this thread uses nothing of the job
     /// any more.
@@ -47,7 +54,7 @@ impl JobState {
     pub(super) fn stop_if_asked(&mut self) {
         let stop = self.stop.as_ref().filter(|stop| stop.asked.is_raised());
         if let Some(stop) = stop.map(Arc::clone) {
-            self.exit();
+            self.engine.trace.finish();
             stop.is_obeyed.raise();
             loop {
                 thread::park();

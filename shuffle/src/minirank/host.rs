@@ -43,6 +43,8 @@ pub struct Host {
     first: Rank,
     ranks: u32,
     relay: Option<MaskedThread<Result<()>>>,
+    /// A fork has no such thread.
+    process: u32,
 }
 
 impl Host {
@@ -71,6 +73,7 @@ impl Host {
             relay(Inline::of_parts(started, park))
         })?;
         Ok(Self {
+            process: std::process::id(),
             minis: Mutex::new(minis.into_iter().map(Some).collect()),
             first,
             ranks,
@@ -127,6 +130,11 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Nor does it end what it shares with the process that goes on.
+            std::mem::forget(std::mem::take(&mut self.minis));
+            return;
+        }
         match self.wait() {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the relay has ended by an error"),

@@ -7,6 +7,7 @@ use trihop_transport::ring::{Corrupt, Producer};
 use trihop_transport::topology::EndpointId;
 
 use super::counters::{QueueCounters, SendReason};
+use super::turn::Turn;
 use super::{FragmentGuard, Input};
 use crate::route::Stage;
 
@@ -27,6 +28,8 @@ pub(crate) struct LaneQueue {
     waits_for_relay: bool,
     /// Bytes of the frame that found no room, until it does.
     wanted_bytes: usize,
+    /// What the consumer had released when that was asked last.
+    told_consumed: u64,
     /// Endpoint at the other end, and the epoch in which it has joined.
     pub peer: EndpointId,
     pub epoch: Epoch,
@@ -34,6 +37,7 @@ pub(crate) struct LaneQueue {
     /// Set once the consumer has written a position that cannot be true.
     pub corrupt: Option<Box<Corrupt>>,
     pub counters: QueueCounters,
+    pub turn: Turn,
 }
 
 /// What a relay has not taken of long records in shared memory, before it gets more.
@@ -63,8 +67,10 @@ impl LaneQueue {
             for_relay: VecDeque::new(),
             waits_for_relay: false,
             wanted_bytes: 0,
+            told_consumed: 0,
             corrupt: None,
             counters: QueueCounters::default(),
+            turn: Turn::default(),
         }
     }
 
@@ -137,6 +143,21 @@ impl LaneQueue {
             self.publish(SendReason::Full);
         }
         true
+    }
+
+    /// Whether the room for a frame of so many bytes, which is forwarded, is left to one of this
+    /// endpoint's own.
+    #[inline]
+    pub fn is_left_to_own(&mut self, round: u64, bytes: usize) -> bool {
+        self.turn.is_own()
+            && !self.has_room(bytes + self.wanted_bytes)
+            && self.has_room(bytes)
+            && self.turn.leaves(round)
+    }
+
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let has_room = |producer: &mut Producer| producer.has_room(bytes);
+        self.fits(bytes) && self.producer.as_mut().is_some_and(has_room)
     }
 
     /// What was added last stands for so many bytes, which lie elsewhere: they count for when it is
@@ -244,10 +265,15 @@ impl LaneQueue {
         }
     }
 
-    /// Whether the consumer has released anything since this side last looked.
+    /// Whether the consumer has released anything since this was asked last: a push that was refused
+    /// meanwhile has looked, too, and has told nobody.
     pub fn release_came(&mut self) -> bool {
-        let before = self.in_use_bytes();
-        before > 0 && (self.consumed().is_err() || self.in_use_bytes() < before)
+        let consumed = match self.in_use_bytes() {
+            0 => self.produced(),
+            // What is corrupt is said by the next push.
+            _ => self.consumed().unwrap_or(u64::MAX),
+        };
+        std::mem::replace(&mut self.told_consumed, consumed) != consumed
     }
 
     /// Whether what waits for space would find it now.
@@ -256,8 +282,7 @@ impl LaneQueue {
             return true;
         }
         let bytes = self.wanted_bytes;
-        let has_room = |producer: &mut Producer| producer.has_room(bytes);
-        let came = bytes > 0 && self.fits(bytes) && self.producer.as_mut().is_some_and(has_room);
+        let came = bytes > 0 && self.has_room(bytes);
         if came {
             self.wanted_bytes = 0; // told once: a sender that still waits finds out by trying
         }
@@ -361,6 +386,21 @@ mod tests {
             });
             consumer.release();
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_release_hears_of_one_that_a_refused_frame_has_seen() {
+        let (mut inbox, mut lane) = lane(64);
+        assert!(fill(&mut lane, 1000) > 1);
+        assert!(!lane.release_came());
+        let mut consumer = inbox.lane(0);
+        consumer.front().unwrap();
+        consumer.pop();
+        consumer.release();
+        // It looks where the consumer is, and finds too little.
+        assert_eq!(fill(&mut lane, 3000), 0);
+        assert!(lane.release_came());
+        assert!(!lane.release_came(), "once");
     }
 
     #[test]

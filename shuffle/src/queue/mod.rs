@@ -17,6 +17,7 @@ pub(crate) mod runs;
 pub(crate) mod shared;
 pub(crate) mod spare;
 pub(crate) mod spill;
+pub(crate) mod turn;
 pub(crate) mod window;
 mod words;
 

@@ -18,6 +18,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::frames::Frames;
 use super::window::{PushWindow, Takes};
+use super::words;
 
 const NOBODY: u32 = u32::MAX;
 
@@ -419,30 +420,38 @@ fn gather<T: IntoBytes + Immutable>(
     // An empty slot has room for nothing, which an item of no bytes would fit.
     const { assert!(size_of::<T>() > 0, "an item has bytes") };
     let bytes = size_of::<T>();
-    let mut taken = 0;
     if most == 0 {
         return (0, Stop::Enough);
     }
-    // The iterator calls this with each item, which so is moved nowhere before it is gathered.
-    let stop = items.try_for_each(|(target, item)| {
+    // The iterator calls this with each item, which so is moved nowhere before it is gathered. It
+    // owns all that it uses: where the iterator's loop is a function of its own, that keeps it in
+    // registers.
+    let gathered = items.try_fold(0, move |taken: u64, (target, item)| {
         let index = target.0 as usize & (slots.len() - 1);
         let slot = &mut slots[index];
         let used = usize::from(slot.used);
         let fits = used + bytes <= usize::from(slot.room) && slot.count != u16::MAX;
         if slot.target != target.0 || !fits {
-            return ControlFlow::Break(Stop::At(target, item));
+            return ControlFlow::Break((taken, Stop::At(target, item)));
         }
         slot.used = (used + bytes) as u16;
         slot.count += 1;
         let start = slot.start as usize + used;
-        memory[start..start + bytes].copy_from_slice(item.as_bytes());
-        taken += 1;
-        match taken == most as u64 {
-            true => ControlFlow::Break(Stop::Enough),
-            false => ControlFlow::Continue(()),
+        let place = &mut memory[start..start + bytes];
+        match bytes {
+            // SAFETY: the place is as long as the item, which is none of it.
+            9.. => unsafe { words::copy(item.as_bytes(), place.as_mut_ptr()) },
+            _ => place.copy_from_slice(item.as_bytes()),
+        }
+        match taken + 1 == most as u64 {
+            true => ControlFlow::Break((most as u64, Stop::Enough)),
+            false => ControlFlow::Continue(taken + 1),
         }
     });
-    (taken, stop.break_value().unwrap_or(Stop::End))
+    match gathered {
+        ControlFlow::Continue(taken) => (taken, Stop::End),
+        ControlFlow::Break(stopped) => stopped,
+    }
 }
 
 #[cfg(test)]

@@ -345,6 +345,18 @@ impl<S: Seating> Handle<S> {
                 Ok(())
             })
         });
+        if let Err(error) = &outcome
+            && error.is_about_peer()
+        {
+            // No end of the stream can come any more: what others send on it is dropped.
+            let _ = self.seat.with(what, |job| {
+                let (state, ..) = job.engine.stream_mut(self.id)?;
+                if matches!(state.sink, Sink::Handler) {
+                    state.sink = Sink::Closed;
+                }
+                Ok(())
+            });
+        }
         if !matches!(outcome, Err(Error::Nested(_) | Error::Misuse { .. })) {
             self.seat.closed(self.id, &self.of, outcome.is_err());
         }

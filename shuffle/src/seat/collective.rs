@@ -220,33 +220,34 @@ pub(crate) fn exscan<N: Number>(
     Ok(())
 }
 
-/// Most bytes of a broadcast: a rank keeps a copy for each that it passes it on to.
-const BROADCAST_BYTES: usize = 16 << 20;
+/// Bytes of a broadcast that go at once: a rank keeps a copy for each that it passes them on to.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// See [`crate::Job::broadcast`].
 pub(crate) fn broadcast(seat: &impl Seating, root: Rank, bytes: &[u8]) -> Result<Vec<u8>> {
     let (rank, size) = seat.with("a broadcast", |job| {
         Ok((job.engine.topology.rank(), job.engine.topology.size()))
     })?;
-    if root.0 >= size {
-        let rank = root.0;
-        return Err(Error::Rank { rank, size });
+    let mut result = Vec::new();
+    loop {
+        let mut contribution = u64::from(root.0).to_le_bytes().to_vec();
+        if rank == root {
+            let left = &bytes[result.len()..];
+            contribution.extend((bytes.len() as u64).to_le_bytes());
+            contribution.extend(&left[..left.len().min(PIECE_BYTES)]);
+        }
+        // A rank that names none takes part all the same: others would wait for it.
+        let told = collective(seat, Channel::Calls, Operation::Broadcast, &contribution)?;
+        let of_root = told.get(8..).and_then(<[u8]>::split_first_chunk::<8>);
+        let Some((all, piece)) = of_root else {
+            let rank = root.0;
+            return Err(Error::Rank { rank, size });
+        };
+        result.extend_from_slice(piece);
+        if piece.is_empty() || result.len() as u64 >= u64::from_le_bytes(*all) {
+            return Ok(result);
+        }
     }
-    if rank == root && bytes.len() > BROADCAST_BYTES {
-        let bytes = bytes.len();
-        let why = format!(
-            "{bytes} bytes are more than the {BROADCAST_BYTES} of a broadcast of the job: \
-             send them on a stream"
-        );
-        return Err(Error::config("bytes", why));
-    }
-    let mut contribution = u64::from(root.0).to_le_bytes().to_vec();
-    if rank == root {
-        contribution.extend_from_slice(bytes);
-    }
-    let mut result = collective(seat, Channel::Calls, Operation::Broadcast, &contribution)?;
-    result.drain(..8.min(result.len()));
-    Ok(result)
 }
 
 /// See [`crate::Job::allgather`].

@@ -370,7 +370,7 @@ impl<'h> Seating for Inline<'h> {
     }
 
     fn guard(&self) -> Self::Guard {
-        Rc::new(Guard(self.clone()))
+        Rc::new(Guard(self.clone(), std::process::id()))
     }
 
     fn open(
@@ -599,9 +599,13 @@ impl<'h> Seating for Inline<'h> {
 
     fn closed(&self, id: StreamId, _: &Rc<PushWindow>, failed: bool) {
         // Where only this call has failed, the stream goes on, or another has its place.
+        let has_ended = |state: &JobState| {
+            let stream = state.engine.stream(id);
+            let is_closed = stream.is_ok_and(|(stream, _)| matches!(stream.sink, Sink::Closed));
+            is_closed || state.check_failure().is_err()
+        };
         let state = self.0.state.try_borrow();
-        let is_over = !failed || state.is_ok_and(|state| state.check_failure().is_err());
-        if is_over {
+        if !failed || state.is_ok_and(|state| has_ended(&state)) {
             self.drop_handler(id.stream);
         }
     }
@@ -627,11 +631,16 @@ impl<'h> Seating for Inline<'h> {
     }
 }
 
-/// Ends the job when the last handle of it goes.
-pub struct Guard<'h>(Inline<'h>);
+/// Ends the job when the last handle of it goes, in the process that has it.
+pub struct Guard<'h>(Inline<'h>, u32);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
+        if self.1 != std::process::id() {
+            // A fork shares descriptors with the process that goes on, and has none of its threads.
+            std::mem::forget(self.0.clone());
+            return;
+        }
         self.0.ended(false);
         // Handles of streams may stay behind, by which nothing moves any more.
         self.0.look(|job| job.leave());

@@ -12,7 +12,6 @@
 //! a time.
 
 mod at_end;
-mod exit;
 mod seat;
 mod shared;
 mod state;
@@ -41,7 +40,6 @@ use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
 use crate::job::detect;
 use crate::seat::{Handle, start};
-pub(crate) use exit::guard;
 
 pub use crate::signal::DumpOutput;
 use seat::Handler;

@@ -60,11 +60,16 @@ pub struct Threaded {
     _alive: Option<Arc<Alive>>,
 }
 
-/// Ends the threads when the last handle of the application goes.
-struct Alive(Arc<Shared>);
+/// Ends the threads when the last handle of the application goes, in the process that has them.
+struct Alive(Arc<Shared>, u32);
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        if self.1 != std::process::id() {
+            // A fork shares descriptors with the process that goes on, and has none of its threads.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         self.0.stop(self.0.engine.has_failed());
         // What handlers have kept of their streams finds these closed: nobody would send on. Nor do
         // the others wait for this rank, which has left where it was not shut down.
@@ -188,7 +193,7 @@ impl Threaded {
             collective: Mutex::new(()),
         };
         let engine = Arc::downgrade(&shared.engine);
-        super::exit::guard(engine);
+        trihop_transport::at_exit::guard(engine);
         let (engine, threads) = (Arc::clone(&shared.engine), Arc::clone(&shared.threads));
         let progress = Thread::spawn("trihop-progress", "progress", move || {
             let asked = || threads.dump.take_asked();
@@ -206,7 +211,7 @@ impl Threaded {
         shared.threads.lock().progress = Some(progress);
         let shared = Arc::new(shared);
         Ok(Self {
-            _alive: Some(Arc::new(Alive(Arc::clone(&shared)))),
+            _alive: Some(Arc::new(Alive(Arc::clone(&shared), std::process::id()))),
             shared,
         })
     }

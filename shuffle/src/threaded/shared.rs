@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trihop_transport::at_exit::AtExit;
 use trihop_transport::park::{Awake, Monitor, Step};
 use trihop_transport::ring::Doorbell;
 use trihop_transport::sync::{AtomicU32, Flag, Mutex, Ordering::Relaxed, PoisonError, thread};
@@ -146,16 +147,6 @@ impl SharedEngine {
     #[cfg(test)]
     pub fn stands_by(&self) -> Option<bool> {
         self.try_take().map(|turn| turn.stand_by != StandBy::No)
-    }
-
-    /// The process exits: takes the turn for good, if it comes soon, and has the launcher told.
-    pub fn keep_turn(&self) -> bool {
-        let Some(mut turn) = self.try_take() else {
-            return false;
-        };
-        turn.job.exit();
-        std::mem::forget(turn);
-        true
     }
 
     /// Whether there is a failure; needs no turn.
@@ -562,5 +553,19 @@ impl SharedEngine {
         helping.iter_mut().for_each(|helping| helping.attend(false));
         turn.wake_woken();
         outcome
+    }
+}
+
+impl AtExit for SharedEngine {
+    /// Takes the turn for good: a thread that wants the engine waits for it until the process is
+    /// gone. Who waits in a call gives it away all the time; who does not, is stuck, and keeps
+    /// everybody else from the engine already.
+    fn try_exit(&self) -> bool {
+        let Some(turn) = self.try_take() else {
+            return false;
+        };
+        turn.job.engine.trace.finish();
+        std::mem::forget(turn);
+        true
     }
 }

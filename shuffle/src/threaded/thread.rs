@@ -30,17 +30,22 @@ thread_local! {
 /// The handler that is being called on this thread may push by this window, until it returns: what
 /// is called next is bound by the ends of steps, as it is not.
 pub(crate) fn give_up_behind_handler(window: &Arc<ThreadWindow>) {
-    PUSHES_BY.with(|windows| {
+    let noted = PUSHES_BY.try_with(|windows| {
         let mut windows = windows.borrow_mut();
         if !windows.iter().any(|open| Arc::ptr_eq(open, window)) {
             windows.push(Arc::clone(window));
         }
     });
+    // At the exit of the process nothing is noted any more.
+    if noted.is_err() {
+        window.end_handler();
+    }
 }
 
 /// What a handler has pushed by, it pushes by no more.
 fn end_windows() {
-    while let Some(window) = PUSHES_BY.with(|windows| windows.borrow_mut().pop()) {
+    let next = |windows: &RefCell<Vec<Arc<ThreadWindow>>>| windows.borrow_mut().pop();
+    while let Ok(Some(window)) = PUSHES_BY.try_with(next) {
         window.end_handler();
     }
 }

@@ -534,7 +534,8 @@ pub struct trihop_kept_t {
 /// called this or that: collective. Sends that have failed with the job may or may not be in a
 /// channel; what was deposited is. A message that was under way to a get is gone with the get.
 ///
-/// Other failures than `TRIHOP_ERR_NESTED` the job says.
+/// Fails with `TRIHOP_ERR_NESTED` inside a handler, with `TRIHOP_ERR_MISUSE` where a fence of them
+/// is under way, and as the job. Where it fails `channels` is to be closed still.
 /// Threads: as the job; not inside a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channels_keep(

@@ -112,10 +112,6 @@ impl Bootstrap for MpiNodes {
         self.launcher.is_out_of_reach()
     }
 
-    fn exit(&mut self) {
-        self.launcher.exit();
-    }
-
     fn attachment(&mut self) -> Option<Attachment> {
         self.launcher.attachment()
     }

@@ -288,8 +288,8 @@ pub unsafe extern "C" fn trihop_stream_try_push(
 
 /// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
 /// cheaper than one call for each, above all where several threads push at once. How many were
-/// taken goes to `sent`, which may be null: `count` unless the call fails. Otherwise as
-/// `trihop_stream_push`.
+/// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those before
+/// the item that it has failed with. Otherwise as `trihop_stream_push`.
 ///
 /// Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 /// Threads: any.
@@ -301,6 +301,10 @@ pub unsafe extern "C" fn trihop_stream_push_many(
     count: usize,
     sent: *mut usize,
 ) -> trihop_status_t {
+    // SAFETY: the header asks for null or a place for a number.
+    let mut sent = unsafe { sent.as_mut() };
+    let mut tell = |so_many| sent.iter_mut().for_each(|sent| **sent = so_many);
+    tell(0); // also where the arguments are refused
     let push = |stream: &StreamOf| {
         let taken = Cell::new(0);
         let keep = |(so_many, outcome)| {
@@ -327,10 +331,7 @@ pub unsafe extern "C" fn trihop_stream_push_many(
             |stream| keep(stream.push_many(targets, items)),
             |outbox, stream| keep(outbox.on(stream)?.push_many(targets, items)),
         );
-        if !sent.is_null() {
-            // SAFETY: not null, so the header asks for a place for a number.
-            *unsafe { argument::place(sent, "sent")? } = taken.get();
-        }
+        tell(taken.get());
         outcome
     };
     // SAFETY: the header asks for null or a stream that was not closed.

@@ -214,6 +214,46 @@ fn a_record_is_filled_in_place_and_verbs_of_the_other_kind_are_refused() {
     }
 }
 
+#[test]
+fn of_many_items_the_one_that_is_refused_is_not_counted() {
+    for seat in [trihop_seat_t::TRIHOP_THREADED, trihop_seat_t::TRIHOP_INLINE] {
+        let (options, _one) = single();
+        let (mut job, mut stream) = (null_mut(), null_mut());
+        let items = [1u64, 2, 3];
+        let push = |stream, targets: &[u32], sent: *mut usize| {
+            let items = items.as_ptr().cast();
+            // SAFETY: there are as many items as targets at most, and a place for a number.
+            unsafe { trihop_stream_push_many(stream, targets.as_ptr(), items, targets.len(), sent) }
+        };
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(trihop_init(seat as i32, &options, &mut job), TRIHOP_OK);
+            let name = c"items".as_ptr();
+            let opened = trihop_stream_open(job, name, 8, null(), None, null_mut(), &mut stream);
+            assert_eq!(opened, TRIHOP_OK, "{}", last_error());
+            let mut sent = 9;
+            assert_eq!(push(stream, &[0, 7, 0], &mut sent), TRIHOP_ERR_RANK);
+            assert_eq!(sent, 1);
+            let ends = trihop_end_t::TRIHOP_ROUND as i32;
+            assert_eq!(
+                trihop_stream_start(stream, ends),
+                TRIHOP_OK,
+                "{}",
+                last_error()
+            );
+            sent = 9;
+            assert_eq!(push(stream, &[0, 0, 0], &mut sent), TRIHOP_ERR_MISUSE);
+            assert_eq!(sent, 0);
+            sent = 9;
+            assert_eq!(push(null(), &[0], &mut sent), TRIHOP_ERR_INVALID_ARGUMENT);
+            assert_eq!(sent, 0);
+            assert_eq!(trihop_stream_wait(stream), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_stream_close(stream), TRIHOP_OK, "{}", last_error());
+            assert_eq!(trihop_finalize(job), TRIHOP_OK, "{}", last_error());
+        }
+    }
+}
+
 /// What a handler of runs has seen.
 #[derive(Default)]
 struct Runs {

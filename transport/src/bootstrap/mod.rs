@@ -26,6 +26,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 pub use agent::{
@@ -46,6 +47,18 @@ pub use versions::Versions;
 
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
 pub const KEY_BYTES_MAX: usize = 24;
+
+/// Sessions with a launcher that this process has begun. All ranks begin them together, so that each
+/// has the same number everywhere.
+static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
+
+/// By which the keys of one job of a process are told from those of the next.
+fn next_session() -> u32 {
+    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = *sessions;
+    *sessions = number.wrapping_add(1);
+    number
+}
 
 /// The number that a launcher has put in a variable.
 fn number(variable: &str, text: &str) -> Result<u32> {
@@ -179,10 +192,6 @@ pub trait Bootstrap: Send {
     fn is_out_of_reach(&self) -> bool {
         false
     }
-
-    /// The process exits without [`Bootstrap::finalize`]: a launcher that would take that for a
-    /// crash is told.
-    fn exit(&mut self) {}
 
     /// The same launcher for another endpoint of this process, which does not speak with it but may
     /// end the job. `None` of all but [`Shared`].

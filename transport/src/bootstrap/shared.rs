@@ -98,12 +98,6 @@ impl Bootstrap for Shared {
         self.bootstrap.lock().is_out_of_reach()
     }
 
-    fn exit(&mut self) {
-        if let Some(mut bootstrap) = self.bootstrap.try_lock_for(PATIENCE) {
-            bootstrap.exit();
-        }
-    }
-
     fn guest(&self) -> Option<Box<dyn Bootstrap>> {
         Some(Box::new(Self {
             is_host: false,

@@ -32,6 +32,9 @@ const MAX_WAITING: usize = 256;
 /// Where all these are taken, those that have said nothing for so long make room.
 const MOST_SILENCE: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
 
+/// Connections that are refused in a row, before what has come of others is looked at.
+const MOST_REFUSED: u64 = 64;
+
 /// How long [`DescriptorListener::send`] waits for the listener.
 pub const SEND_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -57,6 +60,8 @@ pub struct DescriptorListener {
     /// The oldest first.
     waiting: RefCell<Vec<Silent>>,
     refused: Cell<u64>,
+    /// More may have connected when this listener last looked.
+    is_behind: Cell<bool>,
     /// No descriptor was left for a connection when this listener last looked.
     is_short: Cell<bool>,
     reserve: Reserve,
@@ -98,7 +103,12 @@ impl DescriptorListener {
         let address = address(name)?;
         let what = || format!("listening on the abstract socket @{name}");
         let socket = socket().map_err(|e| Error::system(what(), e))?;
-        rustix::net::bind(&socket, &address).map_err(|e| Error::system(what(), e))?;
+        rustix::net::bind(&socket, &address).map_err(|e| match stranger_at(&address) {
+            Some(user) if e == Errno::ADDRINUSE => {
+                Error::system(format!("{}, a name that user {user} has", what()), e)
+            }
+            _ => Error::system(what(), e),
+        })?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&socket, backlog).map_err(|e| Error::system(what(), e))?;
         Ok(Self {
@@ -106,6 +116,7 @@ impl DescriptorListener {
             name: name.into(),
             waiting: RefCell::default(),
             refused: Cell::new(0),
+            is_behind: Cell::new(false),
             is_short: Cell::new(false),
             reserve: Reserve::default(),
         })
@@ -280,10 +291,11 @@ impl DescriptorListener {
         Ok(ready.is_some_and(|first| first < others.len()))
     }
 
-    /// Whether somebody has connected whose message was not there when this listener last looked.
+    /// Whether somebody has connected whose message was not there when this listener last looked,
+    /// or more than it has looked at.
     /// Nothing announces it: [`try_accept`](Self::try_accept) has to be called again soon.
     pub fn is_owed(&self) -> bool {
-        !self.waiting.borrow().is_empty()
+        self.is_behind.get() || !self.waiting.borrow().is_empty()
     }
 
     /// Lets nobody connect any more. Who has connected so far may still be
@@ -316,7 +328,13 @@ impl DescriptorListener {
 
     fn accept_connections(&self, waiting: &mut Vec<Silent>) -> Result<(), Errno> {
         self.is_short.set(false);
+        self.is_behind.set(false);
+        let refused = self.refused.get();
         while waiting.len() < MAX_WAITING {
+            if self.refused.get() - refused >= MOST_REFUSED {
+                self.is_behind.set(true);
+                return Ok(());
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let connection = match rustix::net::accept_with(&self.socket, flags) {
                 Ok(connection) => connection,
@@ -539,6 +557,13 @@ fn connect(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
 }
 
 /// User and process at the other end, as the kernel noted them when the connection was made.
+/// The other user who listens there, if one does.
+fn stranger_at(address: &SocketAddrUnix) -> Option<u32> {
+    let socket = connect(address).ok()?;
+    let user = credentials(socket.as_fd()).ok()?.uid;
+    (user != rustix::process::geteuid().as_raw()).then_some(user)
+}
+
 fn credentials(socket: BorrowedFd<'_>) -> std::io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,

@@ -174,6 +174,12 @@ fn stranger_process() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("its listener is user"), "{text}");
+    let taken = DescriptorListener::listen(&name, 1).unwrap_err();
+    assert!(taken.is_taken(), "{taken}");
+    assert!(
+        taken.to_string().contains("a name that user 0 has"),
+        "{taken}"
+    );
     rustix::net::send(connected(&name), b"intrusion", SendFlags::empty()).unwrap();
 }
 
@@ -218,7 +224,7 @@ fn another_user_is_refused_on_both_sides() {
         "the stranger was not turned away: {status}"
     );
     assert!(listener.accept(past()).is_err());
-    assert_eq!(listener.refused(), 2);
+    assert_eq!(listener.refused(), 3);
     DescriptorListener::send(&name, b"ours", &[]).unwrap();
     assert_eq!(listener.accept(soon()).unwrap().0, b"ours");
 }

@@ -25,6 +25,9 @@ use crate::topology::NodeId;
 /// one.
 const MAX_STRANGERS: usize = 16;
 
+/// Connections that are taken in a row.
+const MOST_ACCEPTED: usize = 64;
+
 /// How long a kernel may take to answer a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -336,7 +339,8 @@ impl Watcher {
     }
 
     fn accept(&mut self) {
-        loop {
+        // Whoever is left wakes the thread again, which has others to listen to.
+        for _ in 0..MOST_ACCEPTED {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&self.setup.listening.listener, flags) {
                 Ok(socket) => socket,

@@ -115,7 +115,8 @@ impl Job {
                 let addresses = networks.addresses(node).map(|address| address.to_string());
                 set(ENV_INTERFACE, addresses.collect::<Vec<_>>().join(","));
             }
-            None if self.spec.are_agents => {}
+            // Who names interfaces wants those; the two variables together are refused.
+            None if self.spec.are_agents || names_interfaces() => {}
             None => set(ENV_LOOPBACK, "1".into()),
         }
         // Debian's libfabric brings libraries that turn signals into exit status 1 unless they are
@@ -152,4 +153,9 @@ impl Job {
             .watch(id)
             .map_err(|e| Error::system("telling the warden of a rank", e))
     }
+}
+
+/// Whether the user has said which interfaces ranks use.
+fn names_interfaces() -> bool {
+    std::env::var_os(ENV_INTERFACE).is_some_and(|names| !names.is_empty())
 }

@@ -11,12 +11,16 @@ use crate::error::Result;
 use crate::queue::remotes::Remotes;
 use crate::stats::Stats;
 
+/// In so many rounds that moved something a batch takes news along, or they are sent without one.
+const WITHHELD_ROUNDS: u32 = 16;
+
 const NOTICES_PER_CONTROL: usize = (CONTROL_BYTES - BATCH_HEADER_BYTES) / size_of::<ClearToSend>();
 
 impl Links {
     /// Sends control messages where counters or notices are due and no batch took them along.
     /// `idle`: nothing else moved, so that waiting for a batch to ride on is pointless. A peer that
-    /// has nothing left to send with is told even while others keep this rank busy.
+    /// has nothing left to send with is told even while others keep this rank busy, and before long
+    /// so is any other: what it waits for may be that its last batch has been accepted.
     pub fn send_controls(
         &mut self,
         link: &mut dyn Link,
@@ -29,11 +33,14 @@ impl Links {
         for at in remotes.places_from(self.identity.own) {
             let Some(index) = remotes.busy(at) else { break };
             let (incoming, remote) = (&mut self.incoming[index], &mut remotes[index]);
+            let withheld = incoming.withheld;
+            incoming.withheld += u32::from(incoming.news);
             let due = !incoming.notices.is_empty()
                 || incoming.must_tell
                 || incoming.must_recall
                 || incoming.news
                     && (idle
+                        || withheld >= WITHHELD_ROUNDS
                         || incoming.unacknowledged * 2 >= remote.credit.max_in_flight()
                         || incoming.starves())
                 || incoming.controls.must_send();

@@ -44,6 +44,10 @@ impl Links {
             let waits =
                 |i: &&Incoming| i.window.is_empty() && !holds(i) && shared.is_wanted(&i.receiving);
             let waiting = busy.filter(of_pool).filter(waits).count();
+            // All links are looked at only where somebody waits.
+            if waiting == 0 {
+                continue;
+            }
             let coming = self.incoming.iter().filter(of_pool);
             let coming = coming
                 .filter(|i| i.recalled && holds(i) && !i.is_lost)

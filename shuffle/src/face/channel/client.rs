@@ -24,6 +24,8 @@ pub(super) struct Answered {
     pub message: Option<Stored>,
     /// It was taken from a semaphore.
     is_permit: bool,
+    /// The channel has the message still, or has had it dropped.
+    stays: bool,
 }
 
 impl Answered {
@@ -34,6 +36,7 @@ impl Answered {
             value: 0,
             message: None,
             is_permit: false,
+            stays: false,
         }
     }
 
@@ -44,7 +47,8 @@ impl Answered {
             bytes: Bytes::default(),
             receipt: None,
         };
-        let message = self.message.or_else(|| self.is_permit.then(permit))?;
+        let taken = self.message.filter(|_| !self.stays);
+        let message = taken.or_else(|| self.is_permit.then(permit))?;
         let request = Request::GiveBack {
             port,
             number: message.about.number,
@@ -67,13 +71,18 @@ pub(super) enum Expects {
     /// Of a poll that acquires: a number, and what it has taken.
     Permit,
     Message,
+    /// Of a peek or a pop: a message that does not go back.
+    MessageOnce,
     /// A message of so many bytes at most, or how many it has.
     MessageWithin(u64),
 }
 
 impl Expects {
     fn is_message(self) -> bool {
-        matches!(self, Self::Message | Self::MessageWithin(_))
+        matches!(
+            self,
+            Self::Message | Self::MessageOnce | Self::MessageWithin(_)
+        )
     }
 
     /// Whether a message of so many bytes, or that one has so many, is what was asked for.
@@ -556,6 +565,7 @@ impl Port {
             value: head.value,
             message,
             is_permit: expects == Expects::Permit && head.status == Status::Done,
+            stays: expects == Expects::MessageOnce,
         };
         let place = &mut self.pending[at].pending;
         match std::mem::replace(place, Pending::Answered(answered)) {

@@ -28,7 +28,8 @@ impl<S: Seat> Port<S> {
         self.has_messages("messages to be got")?;
         let expects = match take {
             Take::Within(most) => Expects::MessageWithin(most),
-            Take::Get | Take::Peek | Take::Pop => Expects::Message,
+            Take::Get => Expects::Message,
+            Take::Peek | Take::Pop => Expects::MessageOnce,
         };
         self.start((GET, expects), limit, |id, timeout_ns| Request::Get {
             port: self.at_owner(),

@@ -61,11 +61,11 @@ impl Starter {
                         started?;
                     }
                 },
-                Err(error) if !error.is_taken() => return Err(error),
-                Err(_) => sleep(PAUSE),
-            }
-            if Instant::now() >= deadline {
-                return Err(self.failed("has started none in time"));
+                Err(error) if error.is_taken() && Instant::now() < deadline => sleep(PAUSE),
+                Err(error) if error.is_taken() => {
+                    return Err(self.failed(&format!("has started none in time: {error}")));
+                }
+                Err(error) => return Err(error),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Where those come in who know a secret: takes connections, and sends strangers away.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,21 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::handshake::{self, ANSWER_BYTES, Challenge, Claim, Refusal};
 use crate::random::random_bytes;
 use crate::secret::Secret;
+use crate::watch::keep_alive;
 
-/// Connections that have not shown yet that they know the secret. More wait in the kernel.
+/// Connections that have not shown yet that they know the secret. More wait in the kernel, until
+/// the oldest makes room.
 pub(in crate::bootstrap) const STRANGERS_MAX: usize = 64;
 
 /// How long one of them may take; who is slower tries again.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long each may take at least, where others wait.
+const STRANGER_SHARE: Duration = Duration::from_millis(250);
+
+/// How long the other end may be silent, although it is asked: a host that is gone. Before that, what
+/// is between them and forgets idle connections sees that this one is in use.
+const LOST_AFTER: Duration = Duration::from_secs(600);
 
 /// How long nobody is accepted after the kernel had no descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +48,7 @@ struct Stranger {
     socket: OwnedFd,
     challenge: Challenge,
     heard: Vec<u8>,
-    deadline: Instant,
+    since: Instant,
 }
 
 /// A descriptor of a gate.
@@ -81,7 +90,7 @@ impl Gate {
         let listener = self
             .listener
             .as_ref()
-            .filter(|_| accepts && self.has_room());
+            .filter(|_| accepts && self.has_room(Instant::now()));
         let strangers = self.strangers.iter().enumerate();
         let listener = listener.map(|listener| (At::Listener, listener.as_fd()));
         let strangers = strangers.map(|(at, s)| (At::Stranger(at), s.socket.as_fd()));
@@ -90,12 +99,20 @@ impl Gate {
 
     /// When it wants to be called although nothing is readable.
     pub fn deadline(&self) -> Option<Instant> {
-        let again = self.accepts_again.filter(|_| self.has_room());
-        self.strangers.iter().map(|s| s.deadline).chain(again).min()
+        let has_room = self.has_room(Instant::now());
+        let again = self.accepts_again.filter(|_| has_room);
+        let oldest = self.strangers.first().map(|oldest| oldest.since);
+        let leaves = oldest.map(|since| match has_room {
+            true => since + STRANGER_PATIENCE,
+            false => since + STRANGER_SHARE,
+        });
+        leaves.into_iter().chain(again).min()
     }
 
-    fn has_room(&self) -> bool {
-        self.strangers.len() < STRANGERS_MAX
+    /// The first is the oldest.
+    fn has_room(&self, now: Instant) -> bool {
+        let makes_room = |oldest: &Stranger| oldest.since + STRANGER_SHARE <= now;
+        self.strangers.len() < STRANGERS_MAX || self.strangers.first().is_some_and(makes_room)
     }
 
     /// Takes what strangers have sent, and new ones; those who have shown that they know the
@@ -110,7 +127,7 @@ impl Gate {
             }
             match <[u8; ANSWER_BYTES]>::try_from(&*stranger.heard) {
                 Ok(answer) => known.extend(self.judge(stranger, &answer)),
-                Err(_) if now < stranger.deadline => self.strangers.push(stranger),
+                Err(_) if now < stranger.since + STRANGER_PATIENCE => self.strangers.push(stranger),
                 Err(_) => tracing::debug!("a connection to {} did not say who it is", self.name),
             }
         }
@@ -122,14 +139,20 @@ impl Gate {
 
     fn accept(&mut self) {
         self.accepts_again = None;
-        while let Some(listener) = self.listener.as_ref().filter(|_| self.has_room()) {
+        let now = Instant::now();
+        for _ in 0..STRANGERS_MAX {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.has_room(now)) else {
+                return;
+            };
             match listener.accept() {
                 Ok((stream, _)) => {
+                    if self.strangers.len() >= STRANGERS_MAX {
+                        tracing::debug!("a silent connection to {} made room", self.name);
+                        self.strangers.remove(0);
+                    }
                     // A connection that cannot be prepared is dropped, and who has made it tries
                     // again.
-                    let ready = stream
-                        .set_nonblocking(true)
-                        .and_then(|()| stream.set_nodelay(true));
+                    let ready = stream.set_nonblocking(true).and_then(|()| keep(&stream));
                     if let (Ok(()), Ok(challenge)) = (ready, random_bytes()) {
                         self.strangers
                             .extend(Stranger::greet(stream.into(), challenge));
@@ -175,7 +198,7 @@ impl Stranger {
             socket,
             challenge,
             heard: Vec::with_capacity(ANSWER_BYTES),
-            deadline: Instant::now() + STRANGER_PATIENCE,
+            since: Instant::now(),
         })
     }
 
@@ -193,6 +216,11 @@ impl Stranger {
             Err(_) => false,
         }
     }
+}
+
+/// Prepares either end of a connection that is idle for as long as a job runs.
+pub(in crate::bootstrap) fn keep(stream: &TcpStream) -> io::Result<()> {
+    Ok(keep_alive(stream.as_fd(), LOST_AFTER)?)
 }
 
 /// Sends a few bytes, for which an idle connection has room; false where it has none.

@@ -1,7 +1,7 @@
 use super::*;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
 
@@ -121,6 +121,50 @@ fn strangers_on_the_port_cost_the_job_nothing() {
         let _ = stranger.read_to_end(&mut heard);
         let most = handshake::HELLO_BYTES + handshake::VERDICT_BYTES;
         assert!(heard.len() <= most, "{} bytes were said", heard.len());
+    }
+}
+
+/// More that say nothing than are heard at once, each of whom comes again.
+#[test]
+fn a_rank_comes_through_a_crowd_of_silent_strangers() {
+    let (listener, place) = listener();
+    let address = (place.host.clone(), place.port);
+    let crowd: Vec<_> = (0..120)
+        .map(|_| TcpStream::connect((&*address.0, address.1)).unwrap())
+        .collect();
+    let is_over = std::sync::Arc::new(crate::sync::Flag::default());
+    let ends = std::sync::Arc::clone(&is_over);
+    let crowd = thread::spawn(move || {
+        let mut crowd: std::collections::VecDeque<_> = crowd.into();
+        while !ends.is_raised() {
+            // The oldest have been sent away.
+            crowd.pop_front();
+            let to = (&*address.0, address.1)
+                .to_socket_addrs()
+                .unwrap()
+                .next()
+                .unwrap();
+            crowd.extend(TcpStream::connect_timeout(&to, Duration::from_millis(50)));
+            thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let other = rank(&place, claim(1, 2), SECRET, exchange);
+    exchange(serve(listener, 2));
+    other.join().unwrap();
+    is_over.raise();
+    crowd.join().unwrap();
+}
+
+#[test]
+fn the_kernel_looks_after_connections_that_are_idle() {
+    let (listener, place) = listener();
+    let here = TcpStream::connect((&*place.host, place.port)).unwrap();
+    let (there, _) = listener.accept().unwrap();
+    for end in [&here, &there] {
+        assert!(!rustix::net::sockopt::socket_keepalive(end).unwrap());
+        gate::keep(end).unwrap();
+        assert!(rustix::net::sockopt::socket_keepalive(end).unwrap());
+        assert!(end.nodelay().unwrap());
     }
 }
 

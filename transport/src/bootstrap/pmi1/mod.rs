@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 use self::wire::{Chunks, REPLY_BYTES_MAX, Reply, refused};
 use super::hosts::{self, Store};
 use super::socket::{Broken, LauncherSocket};
-use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value};
+use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value, next_session};
 use crate::error::{Error, Result};
-use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 /// Environment variable of the launcher: descriptor number of the connection.
@@ -30,17 +29,6 @@ const ENV_ID: &str = "PMI_ID";
 
 /// Longest key that we make: `trihop.SESSION.RANK.KEY.CHUNK`.
 const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
-
-/// Sessions that this process has begun. All ranks begin them together, so that each has the same
-/// number everywhere.
-static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
-
-fn next_session() -> u32 {
-    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let number = *sessions;
-    *sessions = number.wrapping_add(1);
-    number
-}
 
 /// Connection of one rank to a PMI-1 launcher.
 #[derive(Debug)]

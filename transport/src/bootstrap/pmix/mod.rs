@@ -2,25 +2,33 @@
 //!
 //! PMIx calls wait without limit, so they are made by a thread of their own, and the deadline is
 //! kept here.
+// They come from `sync`, by which models replace them; clippy sees through that.
+#![allow(clippy::disallowed_types)]
 
 mod abi;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
+use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use self::abi::{Functions, Info, Process};
 use super::hosts::{self, Store};
-use super::{Bootstrap, Launcher, check_key, check_value};
+use super::{Bootstrap, Launcher, check_key, check_value, next_session};
+use crate::at_exit::{self, AtExit};
 use crate::error::{Error, Result};
-use crate::sync::thread;
+use crate::masked;
+use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::topology::{NodeId, Rank, Topology};
 
 pub(super) use abi::is_loadable;
 
 /// First byte of each value: ours, and never empty.
 const MARK: u8 = b't';
+
+/// How long it may take to leave, at the end of a process that has not done so before.
+const LEAVE: Duration = Duration::from_secs(2);
 
 /// Connection of one rank to a PMIx server.
 pub struct Pmix {
@@ -96,24 +104,57 @@ impl Bootstrap for Pmix {
     }
 
     fn finalize(&mut self) -> Result<()> {
+        self.session.line.has_joined.store(false, Ordering::Relaxed);
         self.session
             .success("PMIx_Finalize", |pmix, _| pmix.finalize())
-    }
-
-    /// MPI's own leave counts only once all users of the library have taken theirs.
-    fn exit(&mut self) {
-        if let Err(error) = self.finalize() {
-            tracing::warn!(%error, "the launcher may take the exit of this process for a crash");
-        }
     }
 }
 
 type Call = Box<dyn FnOnce(&Functions, &mut Process) + Send>;
 
-/// The thread that talks to PMIx, before and after the topology is known.
-struct Session {
+/// To the thread that talks to PMIx.
+struct Line {
     calls: Sender<Call>,
+    /// The server takes the end of this process for a crash until it has taken leave. MPI's own
+    /// leave counts only once all users of the library have taken theirs.
+    has_joined: AtomicBool,
+    /// A fork has not joined, and has no such thread.
+    process: u32,
+}
+
+impl Line {
+    /// Takes leave, unless that has been done.
+    fn leave(&self) {
+        let is_here = self.process == std::process::id();
+        if !is_here || !self.has_joined.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let (answer, answered) = channel();
+        let finalize: Call = Box::new(move |pmix, _| {
+            let _ = answer.send(pmix.finalize()); // nobody waits so long
+        });
+        let sent = self.calls.send(finalize).is_ok();
+        let left = sent.then(|| answered.recv_timeout(LEAVE));
+        if !matches!(left, Some(Ok(abi::SUCCESS))) {
+            tracing::warn!("the launcher may take the exit of this process for a crash");
+        }
+    }
+}
+
+impl AtExit for Line {
+    fn try_exit(&self) -> bool {
+        self.leave();
+        true
+    }
+}
+
+/// What this rank asks of PMIx, before and after the topology is known.
+struct Session {
+    line: Arc<Line>,
     functions: Functions,
+    /// Which job of this process it is: keys of each are others, since what one has got of a key
+    /// may never be asked for again.
+    number: u32,
     wait: Duration,
     me: Process,
     size: u32,
@@ -121,16 +162,27 @@ struct Session {
     stuck: bool,
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.stuck {
+            self.line.leave();
+        }
+    }
+}
+
 impl Session {
     fn open(functions: Functions, wait: Duration) -> Result<Self> {
         let (calls, queue) = channel();
-        thread::Builder::new()
-            .name("trihop-pmix".into())
-            .spawn(move || serve(&functions, &queue))
-            .map_err(|e| Error::system("starting the thread for PMIx", e))?;
-        let mut session = Self {
+        masked::spawn("trihop-pmix", move || serve(&functions, &queue))?;
+        let line = Arc::new(Line {
             calls,
+            has_joined: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let mut session = Self {
+            line: Arc::clone(&line),
             functions,
+            number: next_session(),
             wait,
             me: Process::NOBODY,
             size: 0,
@@ -142,6 +194,9 @@ impl Session {
                 check(&functions, "PMIx_Init", code)?;
                 Ok(me)
             })?;
+        line.has_joined.store(true, Ordering::Relaxed);
+        let line: Weak<dyn AtExit> = Arc::<Line>::downgrade(&line);
+        at_exit::guard(line);
         let job = Process {
             rank: abi::RANK_WILDCARD,
             ..session.me
@@ -190,7 +245,7 @@ impl Session {
         }
         let (answer, answered) = channel();
         let boxed: Call = Box::new(move |pmix, me| drop(answer.send(call(pmix, me))));
-        self.calls.send(boxed).map_err(|_| stuck())?;
+        self.line.calls.send(boxed).map_err(|_| stuck())?;
         answered.recv_timeout(self.wait).map_err(|error| {
             self.stuck = true;
             match error {
@@ -224,19 +279,34 @@ impl Session {
 
 const FENCE: &str = "waiting at a fence";
 
+impl Session {
+    fn full_key(&self, key: &str) -> Result<CString> {
+        CString::new(format!("trihop.{}.{key}", self.number))
+            .map_err(|_| Error::config("bootstrap key", format!("{key:?} holds a NUL")))
+    }
+}
+
 impl Store for Session {
     fn put(&mut self, key: &str, value: &[u8]) -> Result<()> {
-        let (key, value) = (full_key(key)?, [&[MARK], value].concat());
+        let (key, value) = (self.full_key(key)?, [&[MARK], value].concat());
         self.success("PMIx_Put", move |pmix, _| pmix.put(&key, &value))
     }
 
     fn fence(&mut self) -> Result<()> {
         self.success("PMIx_Commit", |pmix, _| pmix.commit())?;
-        self.success(FENCE, |pmix, _| pmix.fence())
+        let fenced = self.success(FENCE, |pmix, _| pmix.fence());
+        fenced.map_err(|error| match error {
+            Error::Bootstrap { launcher, why } if self.number > 0 => Error::Bootstrap {
+                launcher,
+                why: why + "; not each PMIx server takes a process again that has left: MPI, or the first job, stays \
+                            until the last one has ended",
+            },
+            error => error,
+        })
     }
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
-        let full = full_key(key)?;
+        let full = self.full_key(key)?;
         let found = self.call("PMIx_Get", move |pmix, me| {
             pmix.get(
                 &Process {
@@ -338,11 +408,6 @@ fn serve(functions: &Functions, queue: &Receiver<Call>) {
     while let Ok(call) = queue.recv() {
         call(functions, &mut me);
     }
-}
-
-fn full_key(key: &str) -> Result<CString> {
-    CString::new(format!("trihop.{key}"))
-        .map_err(|_| Error::config("bootstrap key", format!("{key:?} holds a NUL")))
 }
 
 fn check(functions: &Functions, doing: &str, code: c_int) -> Result<()> {

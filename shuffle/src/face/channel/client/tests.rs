@@ -187,6 +187,31 @@ fn what_was_acquired_for_nobody_goes_back() {
     assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));
 }
 
+#[test]
+fn what_was_peeked_at_or_dropped_for_nobody_does_not_go_back() {
+    let mut client = Client::default();
+    let port = open(&mut client);
+    let about = About {
+        number: 5,
+        source: 2,
+        kind: 9,
+    };
+    let end = |client: &mut Client, id| {
+        let head = answer(port, id, about);
+        let answered = client.answer(OWNER, head, Payload::Borrowed(b"late"));
+        answered.unwrap().back
+    };
+    // Answered before it is taken back, and after.
+    let id = client.begin(port, Expects::MessageOnce);
+    assert_eq!(end(&mut client, id), None);
+    assert_eq!(client.abandon(port, id), []);
+    let id = client.begin(port, Expects::MessageOnce);
+    let cancel = Request::Cancel { port: AT_OWNER, id };
+    assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
+    assert_eq!(end(&mut client, id), None);
+    assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));
+}
+
 /// Whether a send of so many bytes has room now.
 fn begins(client: &mut Client, port: u32, bytes: u64, place: Option<u64>) -> bool {
     matches!(client.begin_send(port, bytes, false, place), Room::Free(_))

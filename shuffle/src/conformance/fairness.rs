@@ -1,0 +1,121 @@
+//! Where several wait for the room of one queue, or for a word of one peer, each has its share.
+
+use trihop_transport::sim::Net;
+use trihop_transport::topology::{EndpointId, Rank, Topology};
+
+use super::schedule::sim_with_eager;
+use super::world::World;
+use crate::config::{Shares, StreamOptions};
+use crate::route::{Rails, RouteName};
+use crate::simulation::{Fabric, TICK_NS};
+
+/// Batches and lanes of a few kilobytes: a batch fills a lane.
+fn small() -> StreamOptions {
+    StreamOptions {
+        remote_buftarget_bytes: 4096,
+        remote_maxrpc: 4,
+        given_shares: Some(Shares {
+            lane_budget_bytes: 8192,
+            receive_pool_bytes: 1 << 20,
+            small_slot_bytes: 256,
+            ..Shares::default()
+        }),
+        ..StreamOptions::default()
+    }
+}
+
+fn network() -> (Fabric, Net) {
+    let fabric = sim_with_eager(6, 65536);
+    let net = fabric.net().cloned().unwrap();
+    (fabric, net)
+}
+
+/// Each of these ranks sends to `target` whatever finds room, for so many rounds of all but that
+/// one, which has a round for eight of theirs; what has come of each.
+fn stream_to(
+    world: &mut World,
+    net: &Net,
+    sources: &[u32],
+    target: u32,
+    rounds: u64,
+) -> Vec<usize> {
+    let mut next = vec![0; sources.len()];
+    let endpoints = world.job.members.len() as u32;
+    for tick in 1..=rounds {
+        net.tick();
+        for (number, &source) in next.iter_mut().zip(sources) {
+            for end in (0..endpoints).filter(|&end| end != target) {
+                world.round(end, tick * TICK_NS).unwrap();
+            }
+            while world.send(source, target, *number, 200) {
+                *number += 1;
+            }
+        }
+        if tick % 8 == 0 {
+            world.round(target, tick * TICK_NS).unwrap();
+        }
+    }
+    let heard = |&source| world.heard(target, source).len();
+    sources.iter().map(heard).collect()
+}
+
+fn assert_shared(heard: &[usize]) {
+    let (least, most) = (heard.iter().min().unwrap(), heard.iter().max().unwrap());
+    eprintln!("HEARD {heard:?}");
+    assert!(*most > 500, "{heard:?}");
+    assert!(least * 8 > *most, "{heard:?}");
+}
+
+/// Nodes whose senders never stop, and a rank that reads slower than each of them sends.
+#[test]
+fn links_to_a_slow_rank_take_turns() {
+    let topology = Topology::from_node_sizes(&[1, 1, 1], Rank(0)).unwrap();
+    let topology = topology.with_agents(&[1, 1, 2]).unwrap();
+    let route = RouteName::ThreeHop(Rails::ONE);
+    let (fabric, net) = network();
+    let mut world = World::placed(route, &topology, &small(), 1, fabric, false, true);
+    assert_shared(&stream_to(&mut world, &net, &[0, 1], 2, 800));
+}
+
+/// One of two ranks of a node speaks for both: what it forwards and what it sends wait for the same
+/// link.
+#[test]
+fn a_representative_sends_while_it_forwards() {
+    let (fabric, net) = network();
+    let mut world = World::new(&[2, 1], &small(), 1, fabric, false, true);
+    let heard = stream_to(&mut world, &net, &[0, 1], 2, 800);
+    assert_shared(&heard);
+}
+
+/// What a peer waits for may be no more than that its last batch was accepted.
+#[test]
+fn a_rank_that_is_always_busy_says_what_it_has_accepted() {
+    let (fabric, net) = network();
+    let (route, options) = (RouteName::Direct, StreamOptions::default());
+    let mut world = World::routed(route, &[1, 1, 1], &options, 1, fabric, false, true);
+    let (quiet, busy, here) = (0, 1, 2);
+    let in_flight = |world: &mut World| {
+        let out = world.out(quiet);
+        let link = out.queues.open_to(EndpointId(here), 2).unwrap();
+        out.queues.remotes[link].credit.in_flight()
+    };
+    let mut sent = 0;
+    for tick in 1..=200 {
+        (0..10).for_each(|_| net.tick());
+        let now_ns = tick * TICK_NS * 100;
+        if tick < 4 {
+            assert!(world.send(quiet, here, sent, 8));
+            sent += 1;
+        }
+        assert!(world.send(busy, here, tick as u32 - 1, 8));
+        for rank in [quiet, busy, here] {
+            world.round(rank, now_ns).unwrap();
+        }
+    }
+    assert_eq!(world.heard(here, quiet).len(), 3);
+    assert_eq!(
+        in_flight(&mut world),
+        0,
+        "it has not heard of its last batch"
+    );
+}
