@@ -1672,8 +1672,8 @@ trihop_status_t trihop_stream_try_push(const struct trihop_stream_t *stream,
 
 // Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
 // cheaper than one call for each, above all where several threads push at once. How many were
-// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those before
-// the item that it has failed with. Otherwise as `trihop_stream_push`.
+// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those
+// before the item that it has failed with. Otherwise as `trihop_stream_push`.
 //
 // Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 // Threads: any.
@@ -1826,10 +1826,10 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 //
 // The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
 // the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in
-// a step, or a fence of the job is under way, with `TRIHOP_ERR_MISUSE`; and where it gives way with
-// `TRIHOP_ERR_WOULD_BLOCK` (a stream without a handler, see `trihop_stream_open`), take what waits
-// and close it again, with nothing but that in between: a fence would be the others' close. Threads: any, but no other
-// call on the stream may be under way or follow.
+// a step, or a fence of the job is under way, with `TRIHOP_ERR_MISUSE`; and where it gives way
+// with `TRIHOP_ERR_WOULD_BLOCK` (a stream without a handler, see `trihop_stream_open`), take what waits
+// and close it again, with nothing but that in between: a fence would be the others' close.
+// Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 
 // Fills `options` with the defaults. `size` is `sizeof(trihop_step_options_t)` as the caller knows

@@ -140,8 +140,9 @@ static void start(void *(*run)(void *) ) {
 
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "";
-    int at;
-    begin(&argc, &argv, strcmp(way, "nothing_is_left_inline") == 0 ? TRIHOP_INLINE : TRIHOP_THREADED);
+    int at, is_inline;
+    is_inline = strcmp(way, "nothing_is_left_inline") == 0;
+    begin(&argc, &argv, is_inline ? TRIHOP_INLINE : TRIHOP_THREADED);
     steps();
     if (strcmp(way, "all_is_left") == 0) {
         leave_trihop();
@@ -149,7 +150,7 @@ int main(int argc, char **argv) {
     } else if (strcmp(way, "mpi_is_left_first") == 0) {
         leave_mpi();
         leave_trihop();
-    } else if (strcmp(way, "nothing_is_left") == 0 || strcmp(way, "nothing_is_left_inline") == 0) {
+    } else if (is_inline || strcmp(way, "nothing_is_left") == 0) {
         leave_mpi();
     } else if (strcmp(way, "works_by_atexit") == 0) {
         open_a_channel();

@@ -98,7 +98,7 @@ int main(int argc, char **argv)
         GONE(trihop_stream_close(notes));
     puts("goes on");
     fflush(stdout);
-    /* Who leaves is missed by the others, and so is what an inline rank has sent and does not move on. */
+    /* Who leaves is missed by the others; and what an inline rank has sent moves on by polls. */
     struct pollfd input = {.fd = 0, .events = POLLIN};
     while (poll(&input, 1, 1) == 0)
         OK(trihop_poll(job, NULL));

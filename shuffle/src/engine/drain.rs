@@ -89,9 +89,9 @@ struct Drained {
     is_empty: bool,
 }
 
-/// Drains inputs, and leaves those that are not empty. What comes free of a queue between two rounds
-/// goes to whoever comes first, so in the next one those come first of which nothing has moved.
-/// Whether anything has.
+/// Drains inputs, and leaves those that are not empty. What comes free of a queue between two
+/// rounds goes to whoever comes first, so in the next one those come first of which nothing has
+/// moved. Whether anything has.
 fn in_turn(inputs: &mut Vec<u32>, mut drain: impl FnMut(u32) -> Result<Drained>) -> Result<bool> {
     let (mut worked, mut kept, count) = (false, 0, inputs.len());
     for position in 0..count {

@@ -436,7 +436,8 @@ fn check_either(item_bytes: usize, kind: u32, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Of so many items that were tried, those that were taken: the last one was not where it has failed.
+/// Of so many items that were tried, those that were taken: the last one was not where it has
+/// failed.
 fn taken(tried: usize, outcome: Result<()>) -> (usize, Result<()>) {
     let refused = usize::from(outcome.is_err());
     (tried.saturating_sub(refused), outcome)

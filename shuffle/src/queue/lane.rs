@@ -265,8 +265,8 @@ impl LaneQueue {
         }
     }
 
-    /// Whether the consumer has released anything since this was asked last: a push that was refused
-    /// meanwhile has looked, too, and has told nobody.
+    /// Whether the consumer has released anything since this was asked last: a push that was
+    /// refused meanwhile has looked, too, and has told nobody.
     pub fn release_came(&mut self) -> bool {
         let consumed = match self.in_use_bytes() {
             0 => self.produced(),

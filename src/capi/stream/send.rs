@@ -288,8 +288,8 @@ pub unsafe extern "C" fn trihop_stream_try_push(
 
 /// Sends `count` items, one after the other in memory, each to the rank in its place of `targets`:
 /// cheaper than one call for each, above all where several threads push at once. How many were
-/// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those before
-/// the item that it has failed with. Otherwise as `trihop_stream_push`.
+/// taken goes to `sent`, which may be null: `count` unless the call fails, and else all those
+/// before the item that it has failed with. Otherwise as `trihop_stream_push`.
 ///
 /// Where it gives way with `TRIHOP_ERR_WOULD_BLOCK`, go on behind those that were taken.
 /// Threads: any.

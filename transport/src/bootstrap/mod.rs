@@ -48,8 +48,8 @@ pub use versions::Versions;
 /// Longest key, in bytes; what PMI-1 leaves of its 64 once rank and chunk are written into the key.
 pub const KEY_BYTES_MAX: usize = 24;
 
-/// Sessions with a launcher that this process has begun. All ranks begin them together, so that each
-/// has the same number everywhere.
+/// Sessions with a launcher that this process has begun. All ranks begin them together, so that
+/// each has the same number everywhere.
 static SESSIONS: StaticMutex<u32> = StaticMutex::new(0);
 
 /// By which the keys of one job of a process are told from those of the next.

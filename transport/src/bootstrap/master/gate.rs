@@ -24,8 +24,8 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long each may take at least, where others wait.
 const STRANGER_SHARE: Duration = Duration::from_millis(250);
 
-/// How long the other end may be silent, although it is asked: a host that is gone. Before that, what
-/// is between them and forgets idle connections sees that this one is in use.
+/// How long the other end may be silent, although it is asked: a host that is gone. Before that,
+/// what is between them and forgets idle connections sees that this one is in use.
 const LOST_AFTER: Duration = Duration::from_secs(600);
 
 /// How long nobody is accepted after the kernel had no descriptor for a connection.

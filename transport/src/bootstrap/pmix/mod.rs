@@ -298,8 +298,9 @@ impl Store for Session {
         fenced.map_err(|error| match error {
             Error::Bootstrap { launcher, why } if self.number > 0 => Error::Bootstrap {
                 launcher,
-                why: why + "; not each PMIx server takes a process again that has left: MPI, or the first job, stays \
-                            until the last one has ended",
+                why: why
+                    + "; not each PMIx server takes a process again that has left: MPI, or the \
+                       first job, stays until the last one has ended",
             },
             error => error,
         })
