@@ -165,7 +165,15 @@ impl<S: Store> State<S> {
 
     /// As `advance`, by whoever waits for the end: from then on all that is here is of rounds.
     fn end_round(&mut self) -> Result<bool, Error> {
-        let is_over = self.advance()?;
+        let is_over = self.advance().inspect_err(|error| {
+            // It cannot come any more, and says so once.
+            if matches!(
+                error,
+                Error::PeerDead { .. } | Error::PeerFailed { .. } | Error::AgentDead { .. }
+            ) {
+                self.round = None;
+            }
+        })?;
         if is_over && self.round.take().is_some() {
             self.of_rounds = Some(self.all());
         }

@@ -194,6 +194,7 @@ assert job.lost == []
 job.survive()
 channels = job.channels("letters")
 mine = channels.create()
+items = job.stream("items", "i8")
 names = [name.decode() for name in job.allgather(mine.descriptor.encode())]
 ports = [channels.attach(name) for name in names]
 job.barrier()
@@ -201,6 +202,7 @@ if job.rank == 1:
     for port in ports:
         port.send(b"a letter", when="deposited")
     os.kill(os.getpid(), signal.SIGKILL)
+items.start_round()
 assert mine.get() == (1, 0, b"a letter")
 while not job.lost:
     try:
@@ -216,6 +218,15 @@ for what in lambda: ports[1].send(b""), ports[1].get, job.barrier:
     else:
         raise AssertionError(what)
 other = 2 - job.rank
+# A round that cannot end says so once, and is over.
+try:
+    items.wait()
+except trihop.PeerGone as gone:
+    assert gone.rank == 1
+else:
+    raise AssertionError("a round of who is gone")
+assert items.test()
+items.push_block(other, [7])
 for turn in range(100):
     ports[other].send(b"another", when="deposited")
     assert mine.get() == (other, 0, b"another")

@@ -131,6 +131,8 @@ pub(crate) struct Engine {
     places: Vec<Option<usize>>,
     /// What came while a stream was opened, for the next round of progress.
     completions: Vec<Completion>,
+    /// What has failed as a sender looked for room, for that round.
+    heard: Option<Error>,
     /// Receives that all streams have posted together.
     posted: usize,
     /// Of a relay: the round that it takes part in, by place of the stream.
@@ -175,6 +177,7 @@ impl Engine {
             given_up: Vec::new(),
             places: Vec::new(),
             completions: Vec::new(),
+            heard: None,
             posted: 0,
             joined: Vec::new(),
             lost: Arc::new([]),

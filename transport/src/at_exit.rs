@@ -11,19 +11,20 @@
 
 use std::sync::Weak;
 
+use crate::home::Home;
 use crate::sync::{PoisonError, StaticMutex};
 
-/// Tenths of a second that are waited for one of them.
+/// How often each is asked.
 const TRIES: u32 = 20;
 
 /// What the end of the process concerns.
 pub trait AtExit: Send + Sync {
-    /// Sees to what has to be done, in some tenth of a second; false where that cannot be done now.
+    /// Sees to what has to be done, in two seconds at most; false where that cannot be done now.
     fn try_exit(&self) -> bool;
 }
 
-/// Those that are there, with the process that made them: a fork has none of its threads.
-static GUARDED: StaticMutex<Vec<(u32, Weak<dyn AtExit>)>> = StaticMutex::new(Vec::new());
+/// Those that are there.
+static GUARDED: StaticMutex<Vec<(Home, Weak<dyn AtExit>)>> = StaticMutex::new(Vec::new());
 
 /// Called by the loader when the process exits.
 // SAFETY: `.fini_array` holds pointers to functions without arguments, for the loader to call.
@@ -37,7 +38,7 @@ pub fn guard(guarded: Weak<dyn AtExit>) {
     std::hint::black_box(&AT_EXIT);
     let mut all = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, guarded)| guarded.strong_count() > 0);
-    all.push((std::process::id(), guarded));
+    all.push((Home::here(), guarded));
 }
 
 extern "C" fn exit_all() {
@@ -45,9 +46,7 @@ extern "C" fn exit_all() {
         return; // what a model that failed has left behind belongs to threads that are no more
     }
     let all = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = all
-        .iter()
-        .filter(|(process, _)| *process == std::process::id());
+    let own = all.iter().filter(|(home, _)| home.is_here());
     // The launcher is guarded first, and left last.
     for guarded in own.rev().filter_map(|(_, guarded)| guarded.upgrade()) {
         if !(0..TRIES).any(|_| guarded.try_exit()) {

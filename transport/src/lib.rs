@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod cores;
 pub mod error;
 pub mod fabric;
+pub mod home;
 pub mod link;
 pub mod masked;
 pub mod memory;

@@ -59,6 +59,9 @@ impl Engine {
     /// The transport's, a bad peer's, and what a handler's send has failed with for want of memory.
     pub fn round(&mut self, handlers: &mut impl Handlers, now_ns: u64) -> Result<bool> {
         let mut outcome = Outcome::default();
+        if let Some(error) = self.heard.take() {
+            outcome.fail(error);
+        }
         for &at in &self.open {
             self.outs[at].begin_round(now_ns);
         }
@@ -79,6 +82,23 @@ impl Engine {
             None => Ok(outcome.worked),
             Some(error) => Err(self.said_of_rank(error)),
         }
+    }
+
+    /// Takes what has come over the link, and moves nothing on: of a sender that has found no room.
+    /// What a round forwards takes all room that it hears of, before who sends here can. Whether
+    /// anything has come.
+    #[cold]
+    pub fn hear_of_room(&mut self) -> bool {
+        let mut outcome = Outcome {
+            worked: false,
+            error: self.heard.take(),
+        };
+        if self.link.is_some() {
+            self.poll_link(&mut outcome);
+        }
+        // The next round says it.
+        self.heard = outcome.error;
+        outcome.worked
     }
 
     fn poll_link(&mut self, outcome: &mut Outcome) {

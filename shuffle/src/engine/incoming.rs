@@ -109,6 +109,7 @@ pub(crate) struct Incoming {
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     news: bool,
+    withheld: u32,
     unacknowledged: u32,
     controls: u32,
     grants: Grants,
@@ -182,6 +183,7 @@ impl Incoming {
     pub fn told(&self) -> Told {
         Told {
             news: self.news,
+            withheld: self.withheld,
             unacknowledged: self.unacknowledged,
             controls: self.controls.told(),
             grants: self.receiving.told(),
@@ -193,7 +195,7 @@ impl Incoming {
 
     /// The header that [`Incoming::counters`] was for has not been sent.
     pub fn take_back(&mut self, told: Told) {
-        self.news = told.news;
+        (self.news, self.withheld) = (told.news, told.withheld);
         self.unacknowledged = told.unacknowledged;
         self.controls.take_back(told.controls);
         self.receiving.take_back(told.grants);

@@ -277,7 +277,6 @@ impl StreamState {
         link: Option<&mut dyn Link>,
         now_ns: u64,
     ) -> Result<bool> {
-        outs[own].queues.begin_round();
         let mut worked = outs[own].retry();
         if let Some(handover) = &self.handover {
             worked |= handover.take_freed()?;
@@ -286,7 +285,6 @@ impl StreamState {
         worked |= self.drain(outs, own, handlers)?;
         // A run that could move on only in part has moved.
         worked |= self.moved(&outs[own]) != before;
-        worked |= outs[own].queues.has_held_back();
         if !self.inbound.lost.is_empty() {
             worked |= self.cut_lost(&mut outs[own], now_ns);
         }

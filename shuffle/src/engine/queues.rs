@@ -22,7 +22,6 @@ use crate::queue::lane::LaneQueue;
 use crate::queue::lanes::Lanes;
 use crate::queue::remote::RemoteQueue;
 use crate::queue::remotes::Remotes;
-use crate::queue::turn::Turn;
 use crate::route::{EndpointId, JobRoute, Next, Stage, Tree};
 
 /// The queues of all edges.
@@ -47,10 +46,6 @@ pub(crate) struct Queues {
     pub copies: u64,
     /// Time of the last round of progress.
     pub now_ns: u64,
-    /// Rounds of progress so far.
-    round: u64,
-    /// Something was refused in this round because the room is somebody else's.
-    has_held_back: bool,
     /// Something was added, or refused, since all lanes were shown.
     pub is_stirred: bool,
     /// Endpoints that are lost; and of these, those from which nothing is taken any more.
@@ -104,8 +99,6 @@ impl Queues {
             topology,
             copies: 0,
             now_ns: 0,
-            round: 0,
-            has_held_back: false,
             is_stirred: false,
             lost: Vec::new(),
             cut: Vec::new(),
@@ -137,17 +130,6 @@ impl Queues {
     pub fn has_uncut(&self) -> bool {
         let mut links = self.remotes.iter();
         links.any(|link| link.is_lost && !self.cut.contains(&link.end))
-    }
-
-    /// A round of progress begins.
-    pub fn begin_round(&mut self) {
-        self.round += 1;
-    }
-
-    /// Whether something would have moved in this round, had it been its turn: another round
-    /// follows.
-    pub fn has_held_back(&mut self) -> bool {
-        std::mem::take(&mut self.has_held_back)
     }
 
     /// Adds a frame to the queue of its next hop. `None` when no route leads there from this stage.
@@ -242,14 +224,10 @@ impl Queues {
                     return false;
                 }
                 let lane = &mut self.lanes[number];
-                if !own && lane.is_left_to_own(self.round, bytes) {
-                    self.has_held_back = true;
-                    return false;
-                }
-                let added = lane.push_with(bytes, flags, input, write);
-                let is_held = lane.holder().is_some();
-                note(&mut lane.turn, own, added, is_held);
-                (added, &mut lane.counters)
+                (
+                    lane.push_with(bytes, flags, input, write),
+                    &mut lane.counters,
+                )
             }
             Edge::Link(number) => {
                 let number = number as usize;
@@ -264,10 +242,6 @@ impl Queues {
                     return false;
                 }
                 let needs = self.remotes[number].needs_buffer(bytes);
-                if needs && !own && self.remotes[number].is_left_to_own(self.round) {
-                    self.has_held_back = true;
-                    return false;
-                }
                 let pool = if needs {
                     self.remotes.pool_for(number).cloned()
                 } else {
@@ -278,9 +252,6 @@ impl Queues {
                 if own && added {
                     self.remotes.added_own(number);
                 }
-                let remote = &mut self.remotes[number];
-                let is_held = remote.holder().is_some();
-                note(&mut remote.turn, own, added, is_held);
                 (added, &mut self.remotes[number].counters)
             }
         };
@@ -618,17 +589,5 @@ impl Queues {
     /// All lanes that are open.
     pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneQueue> {
         self.lanes.iter_mut()
-    }
-}
-
-/// A frame was added to a queue or not, of this endpoint's own or one that is forwarded; nobody
-/// waits for room where a long record of somebody holds the queue.
-#[inline]
-fn note(turn: &mut Turn, own: bool, added: bool, is_held: bool) {
-    match (own, added) {
-        (true, true) => turn.own_added(),
-        (true, false) if !is_held => turn.own_refused(),
-        (false, true) => turn.other_added(),
-        (_, false) => {}
     }
 }

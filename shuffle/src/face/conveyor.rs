@@ -143,7 +143,10 @@ impl<S: Seating> Belt<S> {
         }
         let handle = &self.handle;
         let pushed = handle.push_on(target, item, Pushes::Unpaced, || {
-            handle.with_out("a push", |out| out.try_push(target, item))
+            match handle.with_out("a push", |out| out.try_push(target, item)) {
+                Err(Error::WouldBlock) => handle.try_again(|out| out.try_push(target, item)),
+                pushed => pushed,
+            }
         });
         match pushed {
             Ok(()) => Ok(true),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use trihop_transport::Error as TransportError;
+use trihop_transport::home::Home;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::memory::descriptors::{DescriptorListener, wait_for_any};
 use trihop_transport::park::Step;
@@ -39,8 +40,7 @@ pub struct Guests {
     name: String,
     ready: Arc<Ready>,
     thread: Option<MaskedThread<()>>,
-    /// A fork has no such thread.
-    process: u32,
+    home: Home,
 }
 
 impl Guests {
@@ -54,7 +54,7 @@ impl Drop for Guests {
     /// Whoever is a guest then finds the connection closed: drop it before the channels are shut
     /// down. What guests have sent before, and there was room for, is in the channels.
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.home.is_here() {
             return;
         }
         self.ready.end();
@@ -106,7 +106,7 @@ impl Channels {
             name: name.to_owned(),
             ready,
             thread: Some(thread),
-            process: std::process::id(),
+            home: Home::here(),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Mini-ranks on threads that the program makes itself.
 
 use trihop_transport::bootstrap::Bootstrap;
+use trihop_transport::home::Home;
 use trihop_transport::masked::{self, MaskedThread};
 use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::topology::Rank;
@@ -43,8 +44,7 @@ pub struct Host {
     first: Rank,
     ranks: u32,
     relay: Option<MaskedThread<Result<()>>>,
-    /// A fork has no such thread.
-    process: u32,
+    home: Home,
 }
 
 impl Host {
@@ -73,7 +73,7 @@ impl Host {
             relay(Inline::of_parts(started, park))
         })?;
         Ok(Self {
-            process: std::process::id(),
+            home: Home::here(),
             minis: Mutex::new(minis.into_iter().map(Some).collect()),
             first,
             ranks,
@@ -130,8 +130,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            // Nor does it end what it shares with the process that goes on.
+        if !self.home.is_here() {
+            // Nor is what they consist of dropped.
             std::mem::forget(std::mem::take(&mut self.minis));
             return;
         }

@@ -17,7 +17,6 @@ pub(crate) mod runs;
 pub(crate) mod shared;
 pub(crate) mod spare;
 pub(crate) mod spill;
-pub(crate) mod turn;
 pub(crate) mod window;
 mod words;
 

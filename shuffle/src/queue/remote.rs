@@ -17,7 +17,6 @@ use trihop_transport::protocol::wire::{
 
 use super::counters::{QueueCounters, SendReason};
 use super::offer::{Offer, Sent};
-use super::turn::Turn;
 use super::{FragmentGuard, Input};
 use crate::error::{Error, Result};
 use crate::route::{EndpointId, Stage};
@@ -109,7 +108,6 @@ pub(crate) struct RemoteQueue {
     /// Time since which nothing was sent, 0 while something is.
     idle_since_ns: u64,
     pub counters: QueueCounters,
-    pub turn: Turn,
     /// Bytes handed to the fabric since the start, headers included.
     pub wire_bytes: u64,
     /// When each batch in flight was posted.
@@ -157,7 +155,6 @@ impl RemoteQueue {
             open_since_ns: 0,
             idle_since_ns: 0,
             counters: QueueCounters::default(),
-            turn: Turn::default(),
             wire_bytes: 0,
             posted_ns: VecDeque::new(),
             own: VecDeque::new(),
@@ -240,12 +237,6 @@ impl RemoteQueue {
             self.seal(SendReason::Full);
         }
         true
-    }
-
-    /// Whether the room for another batch is left to a frame of this endpoint's own.
-    #[inline]
-    pub fn is_left_to_own(&mut self, round: u64) -> bool {
-        self.turn.is_own() && self.room() == 1 && self.turn.leaves(round)
     }
 
     fn make_room(&mut self, bytes: usize, pool: Option<&Pool>) -> bool {
@@ -480,13 +471,7 @@ impl RemoteQueue {
 
     /// Whether as much waits as may.
     fn is_full(&self) -> bool {
-        self.room() == 0
-    }
-
-    /// Batches that may be opened.
-    fn room(&self) -> u64 {
-        let begun = self.ready.len() as u64 + self.credit.in_flight();
-        (u64::from(self.credit.max_in_flight()) + 1).saturating_sub(begun)
+        self.ready.len() as u64 + self.credit.in_flight() > u64::from(self.credit.max_in_flight())
     }
 
     /// Offers a record to the other end, behind what was added before.

@@ -81,11 +81,27 @@ impl<S: Seating> Handle<S> {
 
     /// Sends if there is room, and makes no progress.
     #[inline(always)] // part of every such send
-    pub(crate) fn try_send<R>(&self, send: impl FnOnce(&mut Outbound) -> Result<R>) -> Result<R> {
+    pub(crate) fn try_send<R>(
+        &self,
+        mut send: impl FnMut(&mut Outbound) -> Result<R>,
+    ) -> Result<R> {
         match self.seat.is_in_handler() && !self.seat.is_at_end() {
             true => self.with_out("a send", |out| out.in_handler(send)),
-            false => self.with_out("a send", send),
+            false => match self.with_out("a send", &mut send) {
+                Err(Error::WouldBlock) => self.try_again(send),
+                sent => sent,
+            },
         }
+    }
+
+    /// As a send that was refused, where room has come meanwhile.
+    #[cold]
+    pub(crate) fn try_again<R>(&self, send: impl FnOnce(&mut Outbound) -> Result<R>) -> Result<R> {
+        self.seat
+            .with("a send", |job| match job.engine.hear_of_room() {
+                true => send(job.engine.out(self.id)?),
+                false => Err(Error::WouldBlock),
+            })
     }
 
     /// Sends: waits while there is no room, but not in a handler, whose sends are spilled.
@@ -236,8 +252,12 @@ impl<S: Seating> Handle<S> {
         if self.seat.may_wait("a send that waits").is_err() {
             return Err(Error::WouldBlock);
         }
-        self.seat
-            .wait("room to send", |job| match send(job.engine.out(self.id)?) {
+        self.seat.wait("room to send", |job| {
+            let mut sent = send(job.engine.out(self.id)?);
+            if matches!(sent, Err(Error::WouldBlock)) && job.engine.hear_of_room() {
+                sent = send(job.engine.out(self.id)?);
+            }
+            match sent {
                 Ok(()) => Ok(Some(())),
                 Err(Error::WouldBlock) => {
                     let (state, _) = job.engine.stream(self.id)?;
@@ -245,7 +265,8 @@ impl<S: Seating> Handle<S> {
                     Ok(None)
                 }
                 Err(error) => Err(error),
-            })
+            }
+        })
     }
 
     /// One round of progress; the records that it delivered to this stream.

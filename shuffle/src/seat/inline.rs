@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use trihop_transport::home::Home;
 use trihop_transport::park::{Awake, Step};
 use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::ring::Doorbell;
@@ -370,7 +371,7 @@ impl<'h> Seating for Inline<'h> {
     }
 
     fn guard(&self) -> Self::Guard {
-        Rc::new(Guard(self.clone(), std::process::id()))
+        Rc::new(Guard(self.clone(), Home::here()))
     }
 
     fn open(
@@ -632,12 +633,12 @@ impl<'h> Seating for Inline<'h> {
 }
 
 /// Ends the job when the last handle of it goes, in the process that has it.
-pub struct Guard<'h>(Inline<'h>, u32);
+pub struct Guard<'h>(Inline<'h>, Home);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.1 != std::process::id() {
-            // A fork shares descriptors with the process that goes on, and has none of its threads.
+        if !self.1.is_here() {
+            // Nor is what it consists of dropped.
             std::mem::forget(self.0.clone());
             return;
         }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use trihop_transport::home::Home;
 use trihop_transport::ring::Bell;
 use trihop_transport::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use trihop_transport::topology::Rank;
@@ -61,12 +62,12 @@ pub struct Threaded {
 }
 
 /// Ends the threads when the last handle of the application goes, in the process that has them.
-struct Alive(Arc<Shared>, u32);
+struct Alive(Arc<Shared>, Home);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if self.1 != std::process::id() {
-            // A fork shares descriptors with the process that goes on, and has none of its threads.
+        if !self.1.is_here() {
+            // Nor is what it consists of dropped.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -211,7 +212,7 @@ impl Threaded {
         shared.threads.lock().progress = Some(progress);
         let shared = Arc::new(shared);
         Ok(Self {
-            _alive: Some(Arc::new(Alive(Arc::clone(&shared), std::process::id()))),
+            _alive: Some(Arc::new(Alive(Arc::clone(&shared), Home::here()))),
             shared,
         })
     }

@@ -556,7 +556,6 @@ fn connect(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// User and process at the other end, as the kernel noted them when the connection was made.
 /// The other user who listens there, if one does.
 fn stranger_at(address: &SocketAddrUnix) -> Option<u32> {
     let socket = connect(address).ok()?;
@@ -564,6 +563,7 @@ fn stranger_at(address: &SocketAddrUnix) -> Option<u32> {
     (user != rustix::process::geteuid().as_raw()).then_some(user)
 }
 
+/// User and process at the other end, as the kernel noted them when the connection was made.
 fn credentials(socket: BorrowedFd<'_>) -> std::io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,

@@ -85,12 +85,12 @@ impl Gate {
     }
 
     /// What becomes readable when there is something to [hear](Gate::hear).
-    pub fn sources(&self) -> impl Iterator<Item = (At, BorrowedFd<'_>)> {
-        let accepts = self.accepts_again.is_none_or(|at| at <= Instant::now());
+    pub fn sources(&self, now: Instant) -> impl Iterator<Item = (At, BorrowedFd<'_>)> {
+        let accepts = self.accepts_again.is_none_or(|at| at <= now);
         let listener = self
             .listener
             .as_ref()
-            .filter(|_| accepts && self.has_room(Instant::now()));
+            .filter(|_| accepts && self.has_room(now));
         let strangers = self.strangers.iter().enumerate();
         let listener = listener.map(|listener| (At::Listener, listener.as_fd()));
         let strangers = strangers.map(|(at, s)| (At::Stranger(at), s.socket.as_fd()));
@@ -98,8 +98,8 @@ impl Gate {
     }
 
     /// When it wants to be called although nothing is readable.
-    pub fn deadline(&self) -> Option<Instant> {
-        let has_room = self.has_room(Instant::now());
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let has_room = self.has_room(now);
         let again = self.accepts_again.filter(|_| has_room);
         let oldest = self.strangers.first().map(|oldest| oldest.since);
         let leaves = oldest.map(|since| match has_room {
@@ -121,8 +121,11 @@ impl Gate {
         let now = Instant::now();
         let mut known = Vec::new();
         let strangers = std::mem::take(&mut self.strangers);
+        let is_full = strangers.len() >= STRANGERS_MAX;
         for (at, mut stranger) in strangers.into_iter().enumerate() {
-            if ready.contains(&At::Stranger(at)) && !stranger.hear() {
+            // All of them where they are many: one may make room for another.
+            let is_heard = is_full || ready.contains(&At::Stranger(at));
+            if is_heard && !stranger.hear() {
                 continue;
             }
             match <[u8; ANSWER_BYTES]>::try_from(&*stranger.heard) {

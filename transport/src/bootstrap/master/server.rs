@@ -4,6 +4,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -128,7 +129,8 @@ impl Serving {
 
     /// Polls everything that can make progress; returns what is ready.
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let gate = self.gate.sources();
+        let now = Instant::now();
+        let gate = self.gate.sources(now);
         let mut entries: Vec<(Source, BorrowedFd<'_>, PollFlags)> = gate
             .map(|(at, descriptor)| (Source::Gate(at), descriptor, PollFlags::IN))
             .collect();
@@ -144,7 +146,7 @@ impl Serving {
             flags.set(PollFlags::OUT, connection.has_unsent());
             entries.push((Source::Rank(rank), connection.as_fd(), flags));
         }
-        gate::wait(&entries, self.gate.deadline())
+        gate::wait(&entries, self.gate.deadline(now))
     }
 
     fn take_requests(&mut self, ready: &[Source], effects: &mut Vec<Effect>) {

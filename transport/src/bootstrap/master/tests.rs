@@ -1,9 +1,10 @@
 use super::*;
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 use crate::watchdog;
 
@@ -124,35 +125,47 @@ fn strangers_on_the_port_cost_the_job_nothing() {
     }
 }
 
-/// More that say nothing than are heard at once, each of whom comes again.
+/// As many say nothing as are heard at once: the oldest makes room for a rank, and who has answered
+/// is heard before that.
 #[test]
-fn a_rank_comes_through_a_crowd_of_silent_strangers() {
+fn silent_strangers_make_room_for_a_rank_and_one_that_has_answered_does_not() {
     let (listener, place) = listener();
-    let address = (place.host.clone(), place.port);
-    let crowd: Vec<_> = (0..120)
-        .map(|_| TcpStream::connect((&*address.0, address.1)).unwrap())
-        .collect();
-    let is_over = std::sync::Arc::new(crate::sync::Flag::default());
-    let ends = std::sync::Arc::clone(&is_over);
-    let crowd = thread::spawn(move || {
-        let mut crowd: std::collections::VecDeque<_> = crowd.into();
-        while !ends.is_raised() {
-            // The oldest have been sent away.
-            crowd.pop_front();
-            let to = (&*address.0, address.1)
-                .to_socket_addrs()
-                .unwrap()
-                .next()
-                .unwrap();
-            crowd.extend(TcpStream::connect_timeout(&to, Duration::from_millis(50)));
-            thread::sleep(Duration::from_millis(5));
-        }
-    });
-    let other = rank(&place, claim(1, 2), SECRET, exchange);
-    exchange(serve(listener, 2));
-    other.join().unwrap();
-    is_over.raise();
-    crowd.join().unwrap();
+    let connect = || TcpStream::connect((&*place.host, place.port)).unwrap();
+    let mut gate = gate::Gate::new(
+        listener,
+        Secret::from_bytes(SECRET),
+        "a test",
+        String::new(),
+    )
+    .unwrap();
+    // The first two are ranks.
+    let mut crowd: Vec<_> = (0..gate::STRANGERS_MAX).map(|_| connect()).collect();
+    assert!(gate.hear(&[gate::At::Listener]).is_empty());
+    let _late = connect();
+    for (rank, stream) in (1..).zip(&mut crowd[..2]) {
+        let mut hello = [0; handshake::HELLO_BYTES];
+        stream.read_exact(&mut hello).unwrap();
+        let secret = Secret::from_bytes(SECRET);
+        let answer = handshake::answer(&hello, &secret, claim(rank, 3), &[9; 16]);
+        let Ok(answer) = answer else {
+            panic!("the gate has greeted it with something else");
+        };
+        stream.write_all(&answer).unwrap();
+    }
+    // Nobody says that these answers are there.
+    let listens = |gate: &gate::Gate| {
+        let mut sources = gate.sources(Instant::now());
+        sources.any(|(at, _)| at == gate::At::Listener)
+    };
+    let mut looks = 0..;
+    while !listens(&gate) {
+        thread::sleep(Duration::from_millis(10));
+        assert!(looks.next() < Some(1000), "nobody makes room");
+    }
+    let known = gate.hear(&[gate::At::Listener]);
+    let ranks: Vec<_> = known.iter().map(|(_, claim)| claim.rank.0).collect();
+    assert_eq!(ranks, [1, 2], "they were sent away");
+    assert!(listens(&gate), "there is room");
 }
 
 #[test]

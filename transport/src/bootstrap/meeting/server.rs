@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -130,7 +130,8 @@ impl Serving {
     }
 
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let gate = self.gate.sources();
+        let now = Instant::now();
+        let gate = self.gate.sources(now);
         let gate = gate.map(|(at, descriptor)| (Source::Gate(at), descriptor, PollFlags::IN));
         let guests = self.connections.iter().map(|(number, guest)| {
             let mut flags = PollFlags::empty();
@@ -142,7 +143,7 @@ impl Serving {
         });
         let owner = (Source::Owner, self.theirs.as_fd(), PollFlags::IN);
         let entries: Vec<_> = gate.chain(guests).chain([owner]).collect();
-        wait(&entries, self.gate.deadline())
+        wait(&entries, self.gate.deadline(now))
     }
 
     /// False where the owner wants no more of it.

@@ -18,6 +18,7 @@ use super::hosts::{self, Store};
 use super::{Bootstrap, Launcher, check_key, check_value, next_session};
 use crate::at_exit::{self, AtExit};
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::masked;
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::topology::{NodeId, Rank, Topology};
@@ -118,15 +119,13 @@ struct Line {
     /// The server takes the end of this process for a crash until it has taken leave. MPI's own
     /// leave counts only once all users of the library have taken theirs.
     has_joined: AtomicBool,
-    /// A fork has not joined, and has no such thread.
-    process: u32,
+    home: Home,
 }
 
 impl Line {
     /// Takes leave, unless that has been done.
     fn leave(&self) {
-        let is_here = self.process == std::process::id();
-        if !is_here || !self.has_joined.swap(false, Ordering::Relaxed) {
+        if !self.home.is_here() || !self.has_joined.swap(false, Ordering::Relaxed) {
             return;
         }
         let (answer, answered) = channel();
@@ -177,12 +176,12 @@ impl Session {
         let line = Arc::new(Line {
             calls,
             has_joined: AtomicBool::new(false),
-            process: std::process::id(),
+            home: Home::here(),
         });
         let mut session = Self {
             line: Arc::clone(&line),
             functions,
-            number: next_session(),
+            number: 0,
             wait,
             me: Process::NOBODY,
             size: 0,
@@ -194,6 +193,7 @@ impl Session {
                 check(&functions, "PMIx_Init", code)?;
                 Ok(me)
             })?;
+        session.number = next_session();
         line.has_joined.store(true, Ordering::Relaxed);
         let line: Weak<dyn AtExit> = Arc::<Line>::downgrade(&line);
         at_exit::guard(line);
@@ -280,6 +280,11 @@ impl Session {
 const FENCE: &str = "waiting at a fence";
 
 impl Session {
+    /// Whether a fence may have failed by this because the process has left before.
+    fn is_back(&self, code: c_int) -> bool {
+        self.number > 0 && code == abi::PARTIAL_SUCCESS
+    }
+
     fn full_key(&self, key: &str) -> Result<CString> {
         CString::new(format!("trihop.{}.{key}", self.number))
             .map_err(|_| Error::config("bootstrap key", format!("{key:?} holds a NUL")))
@@ -294,9 +299,9 @@ impl Store for Session {
 
     fn fence(&mut self) -> Result<()> {
         self.success("PMIx_Commit", |pmix, _| pmix.commit())?;
-        let fenced = self.success(FENCE, |pmix, _| pmix.fence());
-        fenced.map_err(|error| match error {
-            Error::Bootstrap { launcher, why } if self.number > 0 => Error::Bootstrap {
+        let code = self.call(FENCE, |pmix, _| pmix.fence())?;
+        check(&self.functions, FENCE, code).map_err(|error| match error {
+            Error::Bootstrap { launcher, why } if self.is_back(code) => Error::Bootstrap {
                 launcher,
                 why: why
                     + "; not each PMIx server takes a process again that has left: MPI, or the \
