@@ -131,7 +131,8 @@ pub(crate) struct Engine {
     places: Vec<Option<usize>>,
     /// What came while a stream was opened, for the next round of progress.
     completions: Vec<Completion>,
-    /// What has failed as a sender looked for room, for that round.
+    /// Something came as a sender looked for room; and what has failed then, for that round.
+    has_heard: bool,
     heard: Option<Error>,
     /// Receives that all streams have posted together.
     posted: usize,
@@ -177,6 +178,7 @@ impl Engine {
             given_up: Vec::new(),
             places: Vec::new(),
             completions: Vec::new(),
+            has_heard: false,
             heard: None,
             posted: 0,
             joined: Vec::new(),

@@ -59,8 +59,8 @@ impl Engine {
     /// The transport's, a bad peer's, and what a handler's send has failed with for want of memory.
     pub fn round(&mut self, handlers: &mut impl Handlers, now_ns: u64) -> Result<bool> {
         let mut outcome = Outcome::default();
-        if let Some(error) = self.heard.take() {
-            outcome.fail(error);
+        if self.has_heard {
+            self.note_heard(&mut outcome);
         }
         for &at in &self.open {
             self.outs[at].begin_round(now_ns);
@@ -89,16 +89,22 @@ impl Engine {
     /// anything has come.
     #[cold]
     pub fn hear_of_room(&mut self) -> bool {
-        let mut outcome = Outcome {
-            worked: false,
-            error: self.heard.take(),
-        };
+        let mut outcome = Outcome::default();
         if self.link.is_some() {
             self.poll_link(&mut outcome);
         }
-        // The next round says it.
-        self.heard = outcome.error;
+        // The next round says it: others may wait for what has come.
+        self.has_heard |= outcome.worked || outcome.error.is_some();
+        if self.heard.is_none() {
+            self.heard = outcome.error;
+        }
         outcome.worked
+    }
+
+    #[cold]
+    fn note_heard(&mut self, outcome: &mut Outcome) {
+        self.has_heard = false;
+        (outcome.worked, outcome.error) = (true, self.heard.take());
     }
 
     fn poll_link(&mut self, outcome: &mut Outcome) {
