@@ -9,8 +9,8 @@ mod abi;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
-use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use self::abi::{Functions, Info, Process};
@@ -20,7 +20,7 @@ use crate::at_exit::{self, AtExit};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::masked;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering};
 use crate::topology::{NodeId, Rank, Topology};
 
 pub(super) use abi::is_loadable;
