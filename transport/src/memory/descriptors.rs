@@ -103,12 +103,7 @@ impl DescriptorListener {
         let address = address(name)?;
         let what = || format!("listening on the abstract socket @{name}");
         let socket = socket().map_err(|e| Error::system(what(), e))?;
-        rustix::net::bind(&socket, &address).map_err(|e| match stranger_at(&address) {
-            Some(user) if e == Errno::ADDRINUSE => {
-                Error::system(format!("{}, a name that user {user} has", what()), e)
-            }
-            _ => Error::system(what(), e),
-        })?;
+        rustix::net::bind(&socket, &address).map_err(|e| Error::system(what(), e))?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&socket, backlog).map_err(|e| Error::system(what(), e))?;
         Ok(Self {
@@ -314,6 +309,14 @@ impl DescriptorListener {
     /// those that said nothing where others had no room.
     pub fn refused(&self) -> u64 {
         self.refused.get()
+    }
+
+    /// The other user who listens under a name, if one does. A listener of this user's finds that
+    /// somebody has connected who says nothing.
+    pub fn stranger_with(name: &str) -> Option<u32> {
+        let socket = connect(&address(name).ok()?).ok()?;
+        let user = credentials(socket.as_fd()).ok()?.uid;
+        (user != rustix::process::geteuid().as_raw()).then_some(user)
     }
 
     /// Name that was taken.
@@ -554,13 +557,6 @@ fn connect(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
             connected => return connected.map(|()| socket),
         }
     }
-}
-
-/// The other user who listens there, if one does.
-fn stranger_at(address: &SocketAddrUnix) -> Option<u32> {
-    let socket = connect(address).ok()?;
-    let user = credentials(socket.as_fd()).ok()?.uid;
-    (user != rustix::process::geteuid().as_raw()).then_some(user)
 }
 
 /// User and process at the other end, as the kernel noted them when the connection was made.

@@ -43,12 +43,13 @@ impl Starter {
     /// # Errors
     /// The command fails, or no agent is there until `deadline`.
     pub fn reach(&self, message: &[u8], deadline: Instant) -> Result<u32> {
+        let lock = format!("{}-start", self.name);
         loop {
             if let Some(process) = self.send(message, deadline)? {
                 return Ok(process);
             }
             // One rank starts it; who has this name does.
-            match DescriptorListener::listen(&format!("{}-start", self.name), 1) {
+            match DescriptorListener::listen(&lock, 1) {
                 Ok(_lock) => match self.send(message, deadline)? {
                     // Another rank was faster.
                     Some(process) => return Ok(process),
@@ -63,7 +64,11 @@ impl Starter {
                 },
                 Err(error) if error.is_taken() && Instant::now() < deadline => sleep(PAUSE),
                 Err(error) if error.is_taken() => {
-                    return Err(self.failed(&format!("has started none in time: {error}")));
+                    let taken = DescriptorListener::stranger_with(&lock)
+                        .map_or_else(String::new, |user| {
+                            format!(": user {user} has the name @{lock}")
+                        });
+                    return Err(self.failed(&format!("has started none in time{taken}")));
                 }
                 Err(error) => return Err(error),
             }
