@@ -440,7 +440,7 @@ fn gather<T: IntoBytes + Immutable>(
         let place = &mut memory[start..start + bytes];
         match bytes {
             // SAFETY: the place is as long as the item, which is none of it.
-            9.. => unsafe { words::copy(item.as_bytes(), place.as_mut_ptr()) },
+            9..=64 => unsafe { words::copy(item.as_bytes(), place.as_mut_ptr()) },
             _ => place.copy_from_slice(item.as_bytes()),
         }
         match taken + 1 == most as u64 {
