@@ -557,6 +557,7 @@ fn a_members_message_that_is_cut_is_an_error_that_names_the_member() {
     assert!(error.to_string().contains("rank 0"), "{error}");
     cut(&|buffer| header.write(!cookie(), buffer)).unwrap();
     assert_eq!(world.stats(1).bad_headers, 1);
+    assert_eq!(pool.free_slots(), 0, "both wait to be posted again");
 }
 
 /// What rank 1 says of a run of `bytes` with `count` records that rank 0 sends to rank 2, which

@@ -75,7 +75,7 @@ impl Lanes<'_> {
             self.listed[lane as usize] = false;
         }
         Ok(Drained {
-            any: moved > 0,
+            has_moved: moved > 0,
             is_empty,
         })
     }
@@ -84,7 +84,7 @@ impl Lanes<'_> {
 /// What came of moving on what an input has.
 struct Drained {
     /// Some of it has moved.
-    any: bool,
+    has_moved: bool,
     /// All has.
     is_empty: bool,
 }
@@ -97,8 +97,8 @@ fn in_turn(inputs: &mut Vec<u32>, mut drain: impl FnMut(u32) -> Result<Drained>)
     for position in 0..count {
         let input = inputs[position];
         let drained = drain(input).inspect_err(|_| drop(inputs.drain(kept..position)))?;
-        worked |= drained.any;
-        match (drained.is_empty, drained.any) {
+        worked |= drained.has_moved;
+        match (drained.is_empty, drained.has_moved) {
             (true, _) => {}
             (false, true) => inputs.push(input),
             (false, false) => {
@@ -156,7 +156,7 @@ fn drain_link(
     forwarding: &mut Forwarding<'_, impl Handlers>,
 ) -> Result<Drained> {
     let mut drained = Drained {
-        any: false,
+        has_moved: false,
         is_empty: false,
     };
     let remote = &forwarding.out().queues.remotes[index];
@@ -172,7 +172,7 @@ fn drain_link(
         if let Some(record) = incoming.whole_record() {
             let moved = forwarding.forward_record(at, record, input);
             blocked = !moved.map_err(|why| Error::bad_run(end, why))?;
-            drained.any |= !blocked;
+            drained.has_moved |= !blocked;
             if !blocked {
                 accept(links, index, end, forwarding);
             }
@@ -200,7 +200,7 @@ fn drain_link(
                 }
             }
         }
-        drained.any |= cursor > before || !blocked;
+        drained.has_moved |= cursor > before || !blocked;
         if !is_beyond {
             forwarding.stats.frames_received += moved;
         }

@@ -131,7 +131,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if !self.home.is_here() {
-            // Nor is what they consist of dropped.
+            // A fork: it has no relay to wait for, and its ranks are the other process's.
             std::mem::forget(std::mem::take(&mut self.minis));
             return;
         }

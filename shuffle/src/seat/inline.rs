@@ -638,7 +638,7 @@ pub struct Guard<'h>(Inline<'h>, Home);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.1.is_here() {
-            // Nor is what it consists of dropped.
+            // A fork: nothing that the job consists of is ended or dropped.
             std::mem::forget(self.0.clone());
             return;
         }

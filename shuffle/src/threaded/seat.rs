@@ -67,7 +67,7 @@ struct Alive(Arc<Shared>, Home);
 impl Drop for Alive {
     fn drop(&mut self) {
         if !self.1.is_here() {
-            // Nor is what it consists of dropped.
+            // A fork: nothing that the job consists of is ended or dropped.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }

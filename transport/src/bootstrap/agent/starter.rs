@@ -62,15 +62,18 @@ impl Starter {
                         started?;
                     }
                 },
-                Err(error) if error.is_taken() && Instant::now() < deadline => sleep(PAUSE),
-                Err(error) if error.is_taken() => {
-                    let taken = DescriptorListener::stranger_with(&lock)
-                        .map_or_else(String::new, |user| {
-                            format!(": user {user} has the name @{lock}")
-                        });
-                    return Err(self.failed(&format!("has started none in time{taken}")));
-                }
-                Err(error) => return Err(error),
+                Err(error) if !error.is_taken() => return Err(error),
+                Err(_) => sleep(PAUSE),
+            }
+            if Instant::now() >= deadline {
+                return Err(
+                    self.failed(&match DescriptorListener::stranger_with(&lock) {
+                        Some(user) => {
+                            format!("is started by nobody: user {user} has the name @{lock}")
+                        }
+                        None => "has started none in time".to_owned(),
+                    }),
+                );
             }
         }
     }

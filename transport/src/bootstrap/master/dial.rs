@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::gate::keep;
+use super::gate::prepare;
 use super::handshake::{self, Claim, HELLO_BYTES, Refusal, VERDICT_BYTES};
 use super::{ENV_MASTER, ENV_SECRET_FILE, NAME, Place};
 use crate::bootstrap::local::wire::VERSION;
@@ -100,7 +100,7 @@ pub(in crate::bootstrap) fn connect(
             }
             Ok(stream) => {
                 // Each request waits for its answer, so nothing may wait for more to send.
-                keep(&stream)?;
+                prepare(&stream)?;
                 return Ok(stream);
             }
             Err(e) => refusal = e,

@@ -24,8 +24,8 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long each may take at least, where others wait.
 const STRANGER_SHARE: Duration = Duration::from_millis(250);
 
-/// How long the other end may be silent, although it is asked: a host that is gone. Before that,
-/// what is between them and forgets idle connections sees that this one is in use.
+/// How long the kernel of the other end may leave ours without an answer: then its host is gone. It
+/// is asked every 30 s, so that nothing between the two takes the connection for a forgotten one.
 const LOST_AFTER: Duration = Duration::from_secs(600);
 
 /// How long nobody is accepted after the kernel had no descriptor for a connection.
@@ -155,7 +155,7 @@ impl Gate {
                     }
                     // A connection that cannot be prepared is dropped, and who has made it tries
                     // again.
-                    let ready = stream.set_nonblocking(true).and_then(|()| keep(&stream));
+                    let ready = stream.set_nonblocking(true).and_then(|()| prepare(&stream));
                     if let (Ok(()), Ok(challenge)) = (ready, random_bytes()) {
                         self.strangers
                             .extend(Stranger::greet(stream.into(), challenge));
@@ -222,7 +222,7 @@ impl Stranger {
 }
 
 /// Prepares either end of a connection that is idle for as long as a job runs.
-pub(in crate::bootstrap) fn keep(stream: &TcpStream) -> io::Result<()> {
+pub(in crate::bootstrap) fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(keep_alive(stream.as_fd(), LOST_AFTER)?)
 }
 

@@ -175,7 +175,7 @@ fn the_kernel_looks_after_connections_that_are_idle() {
     let (there, _) = listener.accept().unwrap();
     for end in [&here, &there] {
         assert!(!rustix::net::sockopt::socket_keepalive(end).unwrap());
-        gate::keep(end).unwrap();
+        gate::prepare(end).unwrap();
         assert!(rustix::net::sockopt::socket_keepalive(end).unwrap());
         assert!(end.nodelay().unwrap());
     }

@@ -117,7 +117,8 @@ type Call = Box<dyn FnOnce(&Functions, &mut Process) + Send>;
 struct Line {
     calls: Sender<Call>,
     /// The server takes the end of this process for a crash until it has taken leave. MPI's own
-    /// leave counts only once all users of the library have taken theirs.
+    /// leave counts only once all users of the library have taken theirs. Pairs with itself: who
+    /// takes it back takes leave, and nothing is read by it.
     has_joined: AtomicBool,
     home: Home,
 }

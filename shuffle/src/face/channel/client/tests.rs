@@ -40,6 +40,13 @@ fn open(client: &mut Client) -> u32 {
     port
 }
 
+/// Of the message that an owner answers with.
+const ABOUT: About = About {
+    number: 5,
+    source: 2,
+    kind: 9,
+};
+
 #[test]
 fn a_port_is_closed_behind_the_message_that_goes_back() {
     let mut client = Client::default();
@@ -48,12 +55,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     let cancel = Request::Cancel { port: AT_OWNER, id };
     assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
     assert_eq!(client.close(port), None);
-    let about = About {
-        number: 5,
-        source: 2,
-        kind: 9,
-    };
-    let head = answer(port, id, about);
+    let head = answer(port, id, ABOUT);
     let effects = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     let Effects { back, close, .. } = effects.unwrap();
     let request = Request::GiveBack {
@@ -75,11 +77,6 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
 fn only_what_was_asked_for_within_so_many_bytes_may_be_too_long() {
     let mut client = Client::default();
     let port = open(&mut client);
-    let about = About {
-        number: 5,
-        source: 2,
-        kind: 9,
-    };
     let refused = Some("a message that is longer than was asked for, or is called so");
     let said_long = |client: &mut Client, id, value| {
         let head = AnswerHead {
@@ -100,7 +97,7 @@ fn only_what_was_asked_for_within_so_many_bytes_may_be_too_long() {
         assert_eq!(said_long(&mut client, id, 100), refused, "{expects:?}");
     }
     let id = client.begin(port, Expects::MessageWithin(4));
-    let head = answer(port, id, about);
+    let head = answer(port, id, ABOUT);
     let longer = client.answer(OWNER, head, Payload::Borrowed(b"later"));
     assert_eq!(longer.map(drop).err(), refused);
     assert_eq!(said_long(&mut client, id, 4), refused, "it would fit");
@@ -109,7 +106,7 @@ fn only_what_was_asked_for_within_so_many_bytes_may_be_too_long() {
     assert_eq!((answered.status, answered.value), (Status::TooLong, 5));
     assert!(answered.message.is_none());
     let id = client.begin(port, Expects::MessageWithin(4));
-    let head = answer(port, id, about);
+    let head = answer(port, id, ABOUT);
     let fits = client.answer(OWNER, head, Payload::Borrowed(b"late"));
     assert!(fits.is_ok());
     let message = client.take_answer(port, id).unwrap().message;
@@ -191,13 +188,8 @@ fn what_was_acquired_for_nobody_goes_back() {
 fn what_was_peeked_at_or_dropped_for_nobody_does_not_go_back() {
     let mut client = Client::default();
     let port = open(&mut client);
-    let about = About {
-        number: 5,
-        source: 2,
-        kind: 9,
-    };
     let end = |client: &mut Client, id| {
-        let head = answer(port, id, about);
+        let head = answer(port, id, ABOUT);
         let answered = client.answer(OWNER, head, Payload::Borrowed(b"late"));
         answered.unwrap().back
     };
@@ -291,12 +283,7 @@ fn who_waits_for_an_owner_that_is_lost_is_woken_and_its_ports_go() {
         .for_each(Waker::wake);
     assert_eq!(told.0.get(), 1);
     // What has come all the same is there to be taken.
-    let about = About {
-        number: 1,
-        source: 2,
-        kind: 9,
-    };
-    let head = answer(kept, id, about);
+    let head = answer(kept, id, ABOUT);
     client
         .answer(OWNER, head, Payload::Borrowed(b"late"))
         .map(drop)
@@ -305,8 +292,8 @@ fn who_waits_for_an_owner_that_is_lost_is_woken_and_its_ports_go() {
     assert!(client.take_answer(kept, id).is_some());
     assert!(client.find(closed).is_none() && client.find(kept).is_some());
     // What it has answered later still is for nobody, and no defect of its.
-    let late = client.answer(OWNER, answer(closed, 9, about), Payload::Borrowed(b""));
+    let late = client.answer(OWNER, answer(closed, 9, ABOUT), Payload::Borrowed(b""));
     assert!(late.is_ok());
-    let other = client.answer(OWNER - 1, answer(closed, 9, about), Payload::Borrowed(b""));
+    let other = client.answer(OWNER - 1, answer(closed, 9, ABOUT), Payload::Borrowed(b""));
     assert!(other.is_err());
 }
