@@ -98,35 +98,44 @@ fn a_representative_sends_while_it_forwards() {
     assert_shared(&heard);
 }
 
-/// What a peer waits for may be no more than that its last batch was accepted.
+/// What a peer waits for may be no more than that its last batch was accepted. It holds a slot for
+/// another one, so that it starves for nothing else.
 #[test]
 fn a_rank_that_is_always_busy_says_what_it_has_accepted() {
     let (fabric, net) = network();
-    let (route, options) = (RouteName::Direct, StreamOptions::default());
+    let options = StreamOptions {
+        remote_maxrpc: 16,
+        ..small()
+    };
+    let route = RouteName::Direct;
     let mut world = World::routed(route, &[1, 1, 1], &options, 1, fabric, false, true);
     let (quiet, busy, here) = (0, 1, 2);
-    let in_flight = |world: &mut World| {
+    let link = |world: &mut World| {
         let out = world.out(quiet);
         let link = out.queues.open_to(EndpointId(here), 2).unwrap();
-        out.queues.remotes[link].credit.in_flight()
+        let credit = &out.queues.remotes[link].credit;
+        (credit.in_flight(), credit.has_large())
     };
-    let mut sent = 0;
-    for tick in 1..=200 {
+    let (mut sent, mut next) = (0, 0);
+    for tick in 1..=250 {
         (0..10).for_each(|_| net.tick());
-        let now_ns = tick * TICK_NS * 100;
-        if tick < 4 {
-            assert!(world.send(quiet, here, sent, 8));
+        // Some at first, for which it is given slots; the last one when the other has all it wants.
+        let wanted = if tick < 200 { 60 } else { 61 };
+        while sent < wanted && world.send(quiet, here, sent, 200) {
             sent += 1;
         }
-        assert!(world.send(busy, here, tick as u32 - 1, 8));
+        // Some batches, of which each round has one.
+        for _ in 0..60 {
+            next += u32::from(world.send(busy, here, next, 200));
+        }
         for rank in [quiet, busy, here] {
-            world.round(rank, now_ns).unwrap();
+            world.round(rank, tick * TICK_NS * 100).unwrap();
+        }
+        if tick == 199 {
+            assert_eq!(link(&mut world), (0, true), "it holds a slot");
         }
     }
-    assert_eq!(world.heard(here, quiet).len(), 3);
-    assert_eq!(
-        in_flight(&mut world),
-        0,
-        "it has not heard of its last batch"
-    );
+    assert_eq!(world.heard(here, quiet).len(), 61);
+    let last = link(&mut world);
+    assert_eq!(last, (0, true), "it has not heard of its last batch");
 }
