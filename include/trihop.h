@@ -1827,8 +1827,8 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 // The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
 // the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in
 // a step, or a fence of the job is under way, with `TRIHOP_ERR_MISUSE`; and where it gives way
-// with `TRIHOP_ERR_WOULD_BLOCK` (a stream without a handler, see `trihop_stream_open`), take what waits
-// and close it again, with nothing but that in between: a fence would be the others' close.
+// with `TRIHOP_ERR_WOULD_BLOCK` (a stream without a handler, see `trihop_stream_open`), take what
+// waits and close it again, with nothing but that in between: a fence would be the others' close.
 // Threads: any, but no other call on the stream may be under way or follow.
 trihop_status_t trihop_stream_close(struct trihop_stream_t *stream);
 

@@ -16,7 +16,6 @@ pub(super) const MAJOR_VERSIONS: std::ops::RangeInclusive<u32> = 3..=6;
 
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const ERR_NOT_FOUND: c_int = -46;
-pub(super) const PARTIAL_SUCCESS: c_int = -52;
 pub(super) const ERR_EXISTS_OUTSIDE_SCOPE: c_int = -62;
 pub(super) const OPERATION_SUCCEEDED: c_int = -157;
 

@@ -20,7 +20,7 @@ use crate::at_exit::{self, AtExit};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::masked;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering, PoisonError, StaticMutex};
 use crate::topology::{NodeId, Rank, Topology};
 
 pub(super) use abi::is_loadable;
@@ -46,8 +46,7 @@ impl Pmix {
     /// # Errors
     /// When the library is missing or of an unknown version, or the server does not answer.
     pub fn connect(wait: Duration) -> Result<Self> {
-        let functions = Functions::bind().map_err(failed)?;
-        let mut session = Session::open(functions, wait)?;
+        let mut session = Session::open(wait)?;
         let (size, me) = (session.size, Rank(session.me.rank));
         // A key of the job is known to all ranks or to none. What is said of single nodes and ranks
         // may be known on some nodes only, so rank 0 looks that up for all.
@@ -104,17 +103,20 @@ impl Bootstrap for Pmix {
         }
     }
 
+    // The process stays with its server, in case it has another job.
     fn finalize(&mut self) -> Result<()> {
-        self.session.line.has_joined.store(false, Ordering::Relaxed);
-        self.session
-            .success("PMIx_Finalize", |pmix, _| pmix.finalize())
+        Ok(())
     }
 }
 
 type Call = Box<dyn FnOnce(&Functions, &mut Process) + Send>;
 
-/// To the thread that talks to PMIx.
+/// To the thread that talks to PMIx: one for all jobs of a process, from the first one's start.
+///
+/// The process joins its server once, and takes leave when it exits. Servers of Open MPI 4 take
+/// none back that has left, and the library of Open MPI 5 crashes in the second leave.
 struct Line {
+    functions: Functions,
     calls: Sender<Call>,
     /// The server takes the end of this process for a crash until it has taken leave. MPI's own
     /// leave counts only once all users of the library have taken theirs. Pairs with itself: who
@@ -123,7 +125,34 @@ struct Line {
     home: Home,
 }
 
+/// That of this process, or of the one it was forked from.
+static LINE: StaticMutex<Option<Arc<Line>>> = StaticMutex::new(None);
+
 impl Line {
+    fn of_process() -> Result<Arc<Self>> {
+        let mut line = LINE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = &*line {
+            return match line.home.is_here() {
+                true => Ok(Arc::clone(line)),
+                false => Err(failed(
+                    "this process is a fork of one that has been a rank, whose place it cannot \
+                     take: fork before the first job, or have the launcher start this process"
+                        .into(),
+                )),
+            };
+        }
+        let functions = Functions::bind().map_err(failed)?;
+        let (calls, queue) = channel();
+        masked::spawn("trihop-pmix", move || serve(&functions, &queue))?;
+        let new = Arc::new(Self {
+            functions,
+            calls,
+            has_joined: AtomicBool::new(false),
+            home: Home::here(),
+        });
+        Ok(Arc::clone(line.insert(new)))
+    }
+
     /// Takes leave, unless that has been done.
     fn leave(&self) {
         if !self.home.is_here() || !self.has_joined.swap(false, Ordering::Relaxed) {
@@ -151,7 +180,6 @@ impl AtExit for Line {
 /// What this rank asks of PMIx, before and after the topology is known.
 struct Session {
     line: Arc<Line>,
-    functions: Functions,
     /// Which job of this process it is: keys of each are others, since what one has got of a key
     /// may never be asked for again.
     number: u32,
@@ -162,42 +190,18 @@ struct Session {
     stuck: bool,
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        if !self.stuck {
-            self.line.leave();
-        }
-    }
-}
-
 impl Session {
-    fn open(functions: Functions, wait: Duration) -> Result<Self> {
-        let (calls, queue) = channel();
-        masked::spawn("trihop-pmix", move || serve(&functions, &queue))?;
-        let line = Arc::new(Line {
-            calls,
-            has_joined: AtomicBool::new(false),
-            home: Home::here(),
-        });
+    fn open(wait: Duration) -> Result<Self> {
+        let line = Line::of_process()?;
         let mut session = Self {
-            line: Arc::clone(&line),
-            functions,
-            number: 0,
+            line,
+            number: next_session(),
             wait,
             me: Process::NOBODY,
             size: 0,
             stuck: false,
         };
-        session.me = session
-            .call("PMIx_Init", |pmix, me| (pmix.init(me), *me))
-            .and_then(|(code, me)| {
-                check(&functions, "PMIx_Init", code)?;
-                Ok(me)
-            })?;
-        session.number = next_session();
-        line.has_joined.store(true, Ordering::Relaxed);
-        let line: Weak<dyn AtExit> = Arc::<Line>::downgrade(&line);
-        at_exit::guard(line);
+        session.me = session.join()?;
         let job = Process {
             rank: abi::RANK_WILDCARD,
             ..session.me
@@ -213,9 +217,29 @@ impl Session {
                     "the server answered with a job size that is no number".into(),
                 ));
             }
-            Err(code) => return Err(refused(&functions, "asking for the job's size", code)),
+            Err(code) => {
+                return Err(refused(
+                    &session.line.functions,
+                    "asking for the job's size",
+                    code,
+                ));
+            }
         };
         Ok(session)
+    }
+
+    /// Joins the server, unless an earlier job of the process has done so. Returns who this is.
+    fn join(&mut self) -> Result<Process> {
+        let functions = self.line.functions;
+        if self.line.has_joined.load(Ordering::Relaxed) {
+            return self.call("asking who this is", |_, me| *me);
+        }
+        let (code, me) = self.call("PMIx_Init", |pmix, me| (pmix.init(me), *me))?;
+        check(&functions, "PMIx_Init", code)?;
+        self.line.has_joined.store(true, Ordering::Relaxed);
+        let line: Weak<dyn AtExit> = Arc::<Line>::downgrade(&self.line);
+        at_exit::guard(line);
+        Ok(me)
     }
 
     /// Who is where, as far as the library knows it in this process: nobody is asked for it.
@@ -274,18 +298,13 @@ impl Session {
         call: impl FnOnce(&Functions, &mut Process) -> c_int + Send + 'static,
     ) -> Result<()> {
         let code = self.call(doing, call)?;
-        check(&self.functions, doing, code)
+        check(&self.line.functions, doing, code)
     }
 }
 
 const FENCE: &str = "waiting at a fence";
 
 impl Session {
-    /// Whether a fence may have failed by this because the process has left before.
-    fn is_back(&self, code: c_int) -> bool {
-        self.number > 0 && code == abi::PARTIAL_SUCCESS
-    }
-
     fn full_key(&self, key: &str) -> Result<CString> {
         CString::new(format!("trihop.{}.{key}", self.number))
             .map_err(|_| Error::config("bootstrap key", format!("{key:?} holds a NUL")))
@@ -300,16 +319,7 @@ impl Store for Session {
 
     fn fence(&mut self) -> Result<()> {
         self.success("PMIx_Commit", |pmix, _| pmix.commit())?;
-        let code = self.call(FENCE, |pmix, _| pmix.fence())?;
-        check(&self.functions, FENCE, code).map_err(|error| match error {
-            Error::Bootstrap { launcher, why } if self.is_back(code) => Error::Bootstrap {
-                launcher,
-                why: why
-                    + "; not each PMIx server takes a process again that has left: MPI, or the \
-                       first job, stays until the last one has ended",
-            },
-            error => error,
-        })
+        self.success(FENCE, |pmix, _| pmix.fence())
     }
 
     fn get(&mut self, from: Rank, key: &str) -> Result<Option<Vec<u8>>> {
@@ -331,7 +341,7 @@ impl Store for Session {
                 "the value {key} of rank {from} is not ours"
             ))),
             Err(abi::ERR_NOT_FOUND | abi::ERR_EXISTS_OUTSIDE_SCOPE) => Ok(None),
-            Err(code) => Err(refused(&self.functions, "PMIx_Get", code)),
+            Err(code) => Err(refused(&self.line.functions, "PMIx_Get", code)),
         }
     }
 }
@@ -409,7 +419,7 @@ fn one_by_one(pmix: &Functions, job: &Process, size: u32, me: Rank) -> Option<To
     hosts::by_lowest_rank((0..size).map(host), me).ok()
 }
 
-/// Life of the thread: one call after the other, until the session is dropped.
+/// Life of the thread: one call after the other, as long as the process.
 fn serve(functions: &Functions, queue: &Receiver<Call>) {
     let mut me = Process::NOBODY;
     while let Ok(call) = queue.recv() {
