@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use launched::agents::{
-    descriptors, exchange_until_told, has_ended_well, have_attached, role, start_agent,
-    start_agent_named, start_rank, status, threads_of_jobs, watched_processes,
+    descriptors, exchange_until_told, go_on_without_agent, has_ended_well, have_attached, role,
+    start_agent, start_agent_named, start_rank, status, threads_of_jobs, watched_processes,
 };
 use launched::{Launched, until};
-use trihop::{Error, Job, Options, Rank, Reduce, Seat, State, over, threaded};
+use trihop::{Job, Options, Rank, State};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -209,66 +209,22 @@ fn a_job_of_which_a_rank_is_killed_ends_alone() {
     assert_eq!(said.status, 0, "{}", said.stderr);
 }
 
-/// Goes on without its agent: what is open, but nothing new, and no proper end.
-fn go_on_alone<S: Seat>(job: over::Job<S>) {
-    let opens = |name| job.shuffle(name).open();
-    let stream = opens("before").unwrap();
-    eprintln!("attached");
-    let dead = loop {
-        match opens("meanwhile") {
-            Ok(open) => drop(open.shutdown()),
-            Err(error) => break error,
-        }
-    };
-    // The agent may have answered one of them.
-    let is_told = matches!(dead, Error::AgentDead { .. } | Error::Mismatch { .. });
-    assert!(is_told, "{dead}");
-    let dead = opens("after").map(drop).unwrap_err();
-    assert!(matches!(dead, Error::AgentDead { .. }), "{dead}");
-    for _ in 0..100 {
-        (0..job.size()).for_each(|rank| stream.send(Rank(rank), 0, b"alone").unwrap());
-        let (mut taken, mut sum) = (0, [1_u64]);
-        while taken < job.size() {
-            stream.flush_origin().unwrap();
-            taken += stream.take(|_| ()).unwrap() as u32;
-        }
-        job.allreduce(&mut sum, Reduce::Sum).unwrap();
-        assert_eq!(sum, [u64::from(job.size())]);
-        stream.fence().unwrap();
-    }
-    let dead = job.shutdown().unwrap_err();
-    // Whoever leaves first, without a proper end, has failed for the other.
-    let has_left = dead.to_string().contains("left the job without");
-    assert!(
-        has_left || matches!(dead, Error::AgentDead { .. }),
-        "{dead}"
-    );
-}
-
 #[test]
-fn a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed() {
-    let test = "a_job_of_one_node_goes_on_with_what_it_has_when_its_agent_is_killed";
-    let options = || Options::from_env().unwrap();
-    match role().as_deref() {
-        None => {}
-        Some("inline") => return go_on_alone(Job::start(options()).unwrap()),
-        Some(_) => return go_on_alone(threaded::Job::start(options()).unwrap()),
+fn a_job_of_one_node_goes_on_as_before_when_its_agent_is_killed() {
+    let test = "a_job_of_one_node_goes_on_as_before_when_its_agent_is_killed";
+    if let Some(role) = role() {
+        return go_on_without_agent(&role);
     }
     // It may be killed at any point of opening a stream, so that happens several times.
     for seat in ["inline", "threaded"].repeat(10) {
         let (agent, name) = start_agent(seat, 2, "never");
-        let mut ranks = [(), ()].map(|()| start_rank(test, &name, "", seat));
+        let role = format!("{seat} {}", agent.id());
+        let ranks = [(), ()].map(|()| start_rank(test, &name, "", &role));
         have_attached(&ranks);
         agent.signal(libc::SIGKILL);
-        until("both have shut down, or one has failed", || {
-            let has_ended = |rank: &mut Launched| !rank.runs();
-            ranks.iter().all(|rank| rank.has_said("shut down")) || ranks.iter_mut().any(has_ended)
-        });
-        for mut rank in ranks {
-            rank.close_stdin();
-            let ended = rank.wait();
-            assert_eq!(ended.status, 0, "{}\n{}", ended.stdout, ended.stderr);
-        }
         assert_eq!(agent.wait().status, 128 + libc::SIGKILL);
+        for rank in ranks {
+            has_ended_well(&rank.wait(), "a job without its agent");
+        }
     }
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use launched::agents::{
-    ENV_ROLE, exchange_until_told, has_ended_well, have_attached, role, signal_and_wait,
-    start_rank, threads_of_jobs, watched_processes,
+    ENV_ROLE, exchange_until_told, go_on_without_agent, has_ended_well, have_attached, role,
+    signal_and_wait, start_rank, threads_of_jobs, watched_processes,
 };
 use launched::{Launched, alive, until};
 use trihop::channel::{Descriptor, Return, Timeout};
@@ -302,7 +302,6 @@ fn agents_that_one_command_starts_stay_and_end_as_a_single_one() {
     match role().as_deref() {
         None => {}
         Some("refused") => return eprintln!("{}", exchange_until_told(false).unwrap_err()),
-        Some("lost") => return eprintln!("ends: {}", exchange_until_told(true).unwrap_err()),
         Some(_) => return exchange_until_told(true).unwrap(),
     }
     let (agents, name) = start_two("nics-stay", &["--linger-ms", "never"]);
@@ -336,7 +335,7 @@ fn agents_that_one_command_starts_stay_and_end_as_a_single_one() {
     // A second signal ends all of them.
     let (agents, name) = start_two("nics-twice", &["--linger-ms", "never"]);
     let processes = both_of(&agents);
-    let ranks = [(); 3].map(|()| start_rank(test, &name, "", "lost"));
+    let ranks = [(); 3].map(|()| start_rank(test, &name, "", "steady"));
     have_attached(&ranks);
     signal_and_wait(&agents, libc::SIGINT);
     until("the agents take no more jobs", || {
@@ -352,9 +351,29 @@ fn agents_that_one_command_starts_stay_and_end_as_a_single_one() {
     let statuses = [0, 128 + libc::SIGKILL];
     assert!(statuses.contains(&ended.status), "{}", ended.stderr);
     assert!(!processes.iter().any(|&process| alive(process)));
-    for mut rank in ranks {
-        rank.close_stdin();
-        assert!(rank.wait().stderr.contains("ends: "));
+    end_ranks(ranks);
+}
+
+#[test]
+fn a_job_of_one_node_goes_on_when_one_of_several_agents_is_killed() {
+    let test = "a_job_of_one_node_goes_on_when_one_of_several_agents_is_killed";
+    if let Some(role) = role() {
+        return go_on_without_agent(&role);
+    }
+    for turn in 0..8 {
+        let (agents, name) = start_two("nics-gone", &["--linger-ms", "never"]);
+        let victim = both_of(&agents)[turn % 2];
+        let seat = if turn < 4 { "inline" } else { "threaded" };
+        let role = format!("{seat} {victim}");
+        let ranks = [(); 3].map(|()| start_rank(test, &name, "", &role));
+        have_attached(&ranks);
+        // SAFETY: a system call on integers; what has started it has not reaped it.
+        assert_eq!(unsafe { libc::kill(victim as i32, libc::SIGKILL) }, 0);
+        for rank in ranks {
+            has_ended_well(&rank.wait(), "a job without one of its agents");
+        }
+        agents.signal(libc::SIGTERM);
+        agents.wait();
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::time::ClockId;
 use trihop_transport::bootstrap::{Bootstrap, Launcher};
 use trihop_transport::ring::Bell;
+use trihop_transport::watch::agent_dead;
 
 use crate::config::Options;
 use crate::dump;
@@ -251,7 +252,7 @@ impl JobState {
     /// requests that follow would be taken for others.
     pub fn ask_relay(&mut self, request: Request) -> Result<Option<u64>> {
         let topology = &self.engine.topology;
-        if !topology.has_relays() || topology.is_relay() {
+        if !topology.has_relays() || topology.is_relay() || self.goes_without_agents() {
             return Ok(None);
         }
         self.check_agent()?;
@@ -259,7 +260,10 @@ impl JobState {
         let asked = self.explained(asked).map(Some);
         // Nothing follows to an agent that is gone, and the rest goes on.
         self.check_agent()?;
-        asked.map_err(|error| self.fail(error))
+        match self.goes_without_agents() {
+            true => Ok(None),
+            false => asked.map_err(|error| self.fail(error)),
+        }
     }
 
     /// What the relay has answered, once it has. An agent that is gone once the job is over has
@@ -272,11 +276,11 @@ impl JobState {
         // Looked at first: it may have answered before it went.
         let is_gone = self.lives.is_over() && self.node.has_lost_agent(talk.topology);
         let is_dead = self.check_agent();
-        let answer = self.node.answer(&talk, number)?;
-        let answer = answer.or_else(|| is_gone.then_some(Answer::Arrived(Ok(()))));
-        match answer {
-            None => is_dead.map(|()| None),
-            answer => Ok(answer),
+        match self.node.answer(&talk, number) {
+            Ok(Some(answer)) => Ok(Some(answer)),
+            // An agent that stays behind alone has only that to say.
+            _ if is_gone => Ok(Some(Answer::Arrived(Ok(())))),
+            answer => answer.and_then(|_| is_dead.map(|()| None)),
         }
     }
 
@@ -289,6 +293,10 @@ impl JobState {
         let request = self.node.next_request(&talk)?;
         if request.is_none() {
             self.check_ranks_left()?;
+            // They have asked nothing since another agent was gone.
+            if let Some(gone) = self.lives.lost_agent.filter(|_| self.lives.is_over()) {
+                return Err(agent_dead(gone.0).into());
+            }
         }
         Ok(request)
     }

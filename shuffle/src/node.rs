@@ -16,7 +16,7 @@ use trihop_transport::topology::{EndpointId, Topology};
 
 use crate::error::{Error, Result};
 pub(crate) use door::{Door, Hosts, Introduction, Member, NodeBook, Roster, missed, socket_name};
-use process::{BELLS, LOOK, Shared, ended, ranks_of, unreachable_or, watch};
+use process::{BELLS, LOOK, Shared, ended, is_agent, ranks_of, unreachable_or, watch};
 pub(crate) use process::{Label, Met, Process, Unstarted, not_arrived};
 pub(crate) use requests::{Answer, Request, Way};
 use said::Said;
@@ -122,10 +122,11 @@ impl NodeExchange {
     }
 
     /// The ranks whose inboxes for `stream` are not here; those of relays by the ranks that stand
-    /// for them.
-    pub fn missing(&mut self, topology: &Topology, stream: u16) -> Vec<u32> {
+    /// for them, and those of agents only if they are needed.
+    pub fn missing(&mut self, topology: &Topology, stream: u16, needs_agents: bool) -> Vec<u32> {
         let look = |shared: &mut Shared| shared.missing(topology, stream);
-        let missing = self.process.desk.look(&mut self.seen, look);
+        let mut missing = self.process.desk.look(&mut self.seen, look);
+        missing.retain(|&end| needs_agents || !is_agent(topology, EndpointId(end)));
         ranks_of(topology, &missing)
     }
 
@@ -257,16 +258,18 @@ impl NodeExchange {
         self.process.desk.look(&mut self.seen, look)
     }
 
-    /// Whether the agent of this rank is a process that has ended.
+    /// Whether the agent of this rank is a process that has ended, or any agent of a job on one
+    /// node.
     pub fn has_lost_agent(&self, topology: &Topology) -> bool {
-        if !topology.has_agents() {
-            return false;
-        }
-        let agent = topology.relay_of(topology.process());
-        let mut watches = self.watches.iter();
-        // Those of processes that have ended properly are dropped.
-        let watch = watches.find(|(end, _)| *end == agent);
-        watch.is_none_or(|(_, watch)| watch.has_ended())
+        let own = topology.relay_of(topology.process());
+        let agents = topology.ends_here().filter(|&end| is_agent(topology, end));
+        let mut asked = agents.filter(|&agent| agent == own || topology.nodes() == 1);
+        asked.any(|agent| {
+            let mut watches = self.watches.iter();
+            // Those of processes that have ended properly are dropped.
+            let watch = watches.find(|(end, _)| *end == agent);
+            watch.is_none_or(|(_, watch)| watch.has_ended())
+        })
     }
 
     /// Comes to the barrier of this process's ranks, so many; what [`have_come`](Self::have_come)

@@ -76,7 +76,7 @@ macro_rules! shared_errors {
                 why: String,
             },
             /// The agent of a rank's node is gone: nothing reaches that rank from other nodes, or
-            /// leaves it for them, and no stream can be opened there.
+            /// leaves it for them, or its job has not started yet.
             #[error("the agent of rank {rank} is gone: {how}")]
             AgentDead {
                 /// The rank, or the first one of several that had that agent.

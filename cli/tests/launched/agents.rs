@@ -5,10 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
+use trihop::channel::{Descriptor, Return, Timeout};
 use trihop::transport::sync::Flag;
-use trihop::{Job, Options, Rank, Reduce, State};
+use trihop::{ChannelLimits, Job, Options, Rank, Reduce, Seat, State, over, threaded};
 
-use super::{Ended, Launched, until};
+use super::{Ended, Launched, alive, until};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -327,4 +328,59 @@ pub fn exchange_until_told(opens_another: bool) -> trihop::Result<()> {
         job.shuffle("another").open()?.shutdown()?;
     }
     job.shutdown()
+}
+
+/// A rank, by its seat and a process of one of its job's agents, of a job on one node: it opens
+/// streams until that agent is gone, and goes on as with it.
+pub fn go_on_without_agent(role: &str) {
+    let (seat, agent) = role.split_once(' ').unwrap();
+    let (options, agent) = (Options::from_env().unwrap(), agent.parse().unwrap());
+    match seat {
+        "inline" => outlive(Job::start(options).unwrap(), agent),
+        _ => outlive(threaded::Job::start(options).unwrap(), agent),
+    }
+}
+
+fn outlive<S: Seat>(job: over::Job<S>, agent: u32) {
+    let opens = |name| job.shuffle(name).open();
+    let before = opens("before").unwrap();
+    eprintln!("attached");
+    let mut any_sees_it = [1_u64];
+    while any_sees_it != [0] {
+        opens("meanwhile").unwrap().shutdown().unwrap();
+        any_sees_it = [u64::from(alive(agent))];
+        job.allreduce(&mut any_sees_it, Reduce::Sum).unwrap();
+    }
+    pass_around(&job, &before);
+    before.shutdown().unwrap();
+    let after = opens("after").unwrap();
+    pass_around(&job, &after);
+    after.shutdown().unwrap();
+    let channels = job.channels("channels").open().unwrap();
+    let own = channels.create(ChannelLimits::default()).unwrap();
+    let all = job.allgather(&own.descriptor().to_bytes()).unwrap();
+    let next = all.iter().cycle().nth(job.rank().0 as usize + 1).unwrap();
+    let next = channels
+        .attach(&Descriptor::from_bytes(next).unwrap())
+        .unwrap();
+    next.send(7, b"on", Return::WhenDeposited, Timeout::Never)
+        .unwrap();
+    assert_eq!(own.get(Timeout::Never).unwrap().bytes[..], b"on"[..]);
+    drop((next, own));
+    channels.shutdown().unwrap();
+    job.shutdown().unwrap();
+}
+
+fn pass_around<S: Seat>(job: &over::Job<S>, stream: &over::Shuffle<S>) {
+    for _ in 0..100 {
+        (0..job.size()).for_each(|rank| stream.send(Rank(rank), 0, b"alone").unwrap());
+        let (mut taken, mut sum) = (0, [1_u64]);
+        while taken < job.size() {
+            stream.flush_origin().unwrap();
+            taken += stream.take(|_| ()).unwrap() as u32;
+        }
+        job.allreduce(&mut sum, Reduce::Sum).unwrap();
+        assert_eq!(sum, [u64::from(job.size())]);
+        stream.fence().unwrap();
+    }
 }

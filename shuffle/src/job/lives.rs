@@ -60,7 +60,9 @@ pub(super) struct Lives {
     process: u32,
     is_relay: bool,
     is_agent: bool,
-    /// The agent of this rank is gone, and its job goes on as far as it can without.
+    /// All ranks have joined.
+    has_started: bool,
+    /// An agent of this node is gone, and its job goes on as far as it can without.
     pub(super) lost_agent: Option<Rank>,
     /// Losses on the board that this one knows of.
     losses: usize,
@@ -87,6 +89,7 @@ impl Lives {
             process: std::process::id(),
             is_relay: topology.is_relay(),
             is_agent: topology.is_relay() && topology.has_agents(),
+            has_started: false,
             lost_agent: None,
             losses: 0,
         }
@@ -352,17 +355,22 @@ impl JobState {
     fn lose_agent(&mut self, agent: EndpointId) {
         self.node.watches.retain(|(end, _)| *end != agent);
         self.lives.lost_agent = Some(self.engine.topology.rank_of(agent));
-        tracing::warn!(
-            "an agent of this node has ended: open streams go on, and none can be opened"
-        );
+        tracing::warn!("an agent of this node has ended: the job goes on without agents");
+    }
+
+    /// Whether nobody asks an agent any more: one of the node is gone, and nothing of a job on one
+    /// node needs any once all have joined.
+    pub fn goes_without_agents(&self) -> bool {
+        let is_on_one_node = self.engine.topology.nodes() == 1;
+        self.lives.lost_agent.is_some() && is_on_one_node && self.lives.has_started
     }
 
     /// # Errors
-    /// The agent of this rank is gone.
+    /// The agent of this rank is gone, and it cannot do without.
     pub(super) fn check_agent(&self) -> Result<()> {
         match self.lives.lost_agent {
-            Some(rank) => Err(agent_dead(rank.0).into()),
-            None => Ok(()),
+            Some(rank) if !self.goes_without_agents() => Err(agent_dead(rank.0).into()),
+            _ => Ok(()),
         }
     }
 
@@ -454,6 +462,11 @@ impl JobState {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
         self.lives.has_news() || self.lives.is_over() || self.lives.lost_agent.is_some()
+    }
+
+    /// All ranks have joined.
+    pub fn begin_lives(&mut self) {
+        self.lives.has_started = true;
     }
 
     /// All ranks have arrived at the end: who goes from now on does so properly, and the watch says

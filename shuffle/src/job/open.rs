@@ -163,7 +163,8 @@ impl JobState {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         self.node.keep_arrived(topology, cookie)?;
 
-        let missing = self.node.missing(topology, id);
+        let needs_agents = !self.goes_without_agents();
+        let missing = self.node.missing(topology, id, needs_agents);
         if let Some(end) = self.node.refused(id) {
             let why = format!("{} could not open it, and says why", topology.name_of(end));
             return Err(Error::mismatch(&format!("(number {id})"), why));

@@ -63,7 +63,8 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
 }
 
 /// Waits until all ranks have arrived here: at the launcher, where there is a relay by way of that,
-/// unless the launcher cannot be asked (`alone`) and all have.
+/// unless the launcher cannot be asked (`alone`) and all have, or an agent dies meanwhile that the
+/// job can do without.
 pub(super) fn arrive(
     seat: &impl Seating,
     bootstrap: Box<dyn Bootstrap>,
@@ -76,8 +77,17 @@ pub(super) fn arrive(
     )? {
         Some(Answer::Arrived(outcome)) => outcome.map(|()| bootstrap),
         _ if alone => Ok(bootstrap),
+        _ if goes_without_agents(seat)? => {
+            // The agent was there when all had agreed that it is, and none of them has its answer.
+            end_alone(seat)?;
+            Ok(bootstrap)
+        }
         _ => launchers_fence(seat, bootstrap),
     }
+}
+
+fn goes_without_agents(seat: &impl Seating) -> Result<bool> {
+    seat.with("shutting down", |job| Ok(job.goes_without_agents()))
 }
 
 pub(super) fn set_closing(seat: &impl Seating) -> Result<()> {
@@ -163,7 +173,8 @@ fn end_alone(seat: &impl Seating) -> Result<()> {
 fn any_is_out_of_reach(seat: &impl Seating) -> Result<bool> {
     let here = seat.with("shutting down", |job| {
         let bootstrap = job.bootstrap.as_ref();
-        Ok(bootstrap.is_some_and(|launcher| launcher.is_out_of_reach()))
+        let is_out_of_reach = bootstrap.is_some_and(|launcher| launcher.is_out_of_reach());
+        Ok(is_out_of_reach || job.goes_without_agents())
     })?;
     let here = u64::from(here).to_le_bytes();
     let sum = collective(seat, Channel::Calls, Operation::SUM, &here)?;

@@ -22,7 +22,7 @@ use crate::job::Begun;
 use crate::node::{Answer, Request};
 
 /// Makes a request of the relay of this process and waits for its answer; `None` where this rank
-/// has no relay.
+/// has no relay, or has none any more and goes on.
 pub(super) fn ask(
     seat: &impl Seating,
     what: &'static str,
@@ -41,15 +41,15 @@ pub(super) fn answer(
     let Some(number) = asked else {
         return Ok(None);
     };
-    let answer = seat.wait(what, |job| {
-        let answer = job.relays_answer(number)?;
-        if answer.is_none() {
+    seat.wait(what, |job| match job.relays_answer(number)? {
+        None if job.goes_without_agents() => Ok(Some(None)),
+        None => {
             // It waits for all of its ranks.
             job.check_whole()?;
+            Ok(None)
         }
-        Ok(answer)
-    })?;
-    Ok(Some(answer))
+        answer => Ok(Some(answer)),
+    })
 }
 
 /// Relays until all ranks have arrived at the end of the job.

@@ -48,6 +48,7 @@ pub(super) fn take_bootstrap(seat: &impl Seating) -> Result<Box<dyn Bootstrap>> 
 pub(super) fn has_joined(seat: &impl Seating, bootstrap: Box<dyn Bootstrap>) -> Result<()> {
     seat.with("the start", |job| {
         job.bootstrap = Some(bootstrap);
+        job.begin_lives();
         job.log_started();
         Ok(())
     })
