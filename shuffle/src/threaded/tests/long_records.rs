@@ -122,6 +122,7 @@ fn nobody_handles(job: &Job) -> Result<()> {
     }
     shuffle.fence()?;
     assert_eq!(shuffle.stats().unwrap().undelivered, 20);
+    job.barrier()?;
     shuffle.send(other, 20, &content(20))?;
     assert!(taken(&shuffle) < 2 * BYTES, "all else is free again");
     shuffle.shutdown()
