@@ -1226,8 +1226,9 @@ trihop_status_t trihop_options_set(struct trihop_options_t *options,
 // Threads: any.
 const char *trihop_version(void);
 
-// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a
-// launcher, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
+// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`, or that
+// `TRIHOP_MASTER` or an agent (`TRIHOP_AGENT`, `TRIHOP_LAUNCHER=agent`) brings together; without
+// any, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
 // between them. `options` null stands for those of the environment.
 //
 // Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
@@ -1245,8 +1246,9 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
                                    struct trihop_options_t *options,
                                    size_t size);
 
-// Leaves the job: every stream that is still open is fenced, and everyone is waited for.
-// Collective over all ranks.
+// Leaves the job: every stream that is still open is fenced, and everyone is waited for. Records
+// that wait for `trihop_stream_take`, or come for it until then, are given up; how many is said to
+// logs, or on standard error where there are none. Collective over all ranks.
 //
 // The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the
 // call is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in
@@ -1400,8 +1402,9 @@ trihop_status_t trihop_lost(const struct trihop_job_t *job,
                             size_t most,
                             size_t *count);
 
-// Waits until every rank has called this as often as this rank. Collective over all ranks; not
-// inside a handler.
+// Waits until every rank has called this as often as this rank, also where others wait for room
+// that only `trihop_stream_take` makes: see `trihop_stream_barrier`. Collective over all ranks;
+// not inside a handler.
 //
 // Threads: any, but all ranks have to call collectives in one order, so one at a time.
 trihop_status_t trihop_barrier(const struct trihop_job_t *job);
@@ -1784,7 +1787,8 @@ trihop_status_t trihop_stream_test(const struct trihop_stream_t *stream, int *is
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_wait(const struct trihop_stream_t *stream);
 
-// As `trihop_barrier`, of the job that the stream belongs to.
+// As `trihop_barrier`, of the job that the stream belongs to. Gives way with
+// `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does, which that does not.
 //
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_stream_barrier(const struct trihop_stream_t *stream);

@@ -215,6 +215,38 @@ fn a_long_wait_is_heard_of_without_logs() {
 }
 
 #[test]
+fn what_is_given_up_at_the_end_is_heard_of_without_logs() {
+    let part = || {
+        let options = trihop::Options::from_env().unwrap();
+        let job = trihop::Job::start(options).unwrap();
+        let given_up = job.shuffle("given up").open().unwrap();
+        for _ in 0..3 {
+            given_up.send(trihop::Rank(0), 0, b"").unwrap();
+        }
+        job.shutdown().unwrap();
+    };
+    let test = "what_is_given_up_at_the_end_is_heard_of_without_logs";
+    if let Some(output) = process(test, &[], part) {
+        let text = stderr(&output);
+        let warning = "rank 0: 3 records of `given up` were not taken before its end";
+        assert!(text.contains(warning), "{text}");
+    }
+}
+
+#[test]
+fn a_program_that_hosts_fewer_ranks_than_it_was_asked_for_is_heard_of() {
+    let part = || {
+        let options = trihop::Options::from_env().unwrap();
+        trihop::Job::start(options).unwrap().shutdown().unwrap();
+    };
+    let test = "a_program_that_hosts_fewer_ranks_than_it_was_asked_for_is_heard_of";
+    if let Some(output) = process(test, &[("TRIHOP_MINIS_PER_RANK", "2")], part) {
+        let text = stderr(&output);
+        assert_eq!(text.matches("asks for 2 ranks").count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn another_subscriber_is_left_alone() {
     let part = || {
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();

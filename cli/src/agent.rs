@@ -91,10 +91,10 @@ pub struct AgentArgs {
 #[derive(Debug, Clone, Copy)]
 struct Linger(Option<Duration>);
 
-const ENV_LINGER: &str = "TRIHOP_AGENT_LINGER_MS";
+pub const ENV_LINGER: &str = "TRIHOP_AGENT_LINGER_MS";
 
 /// Stays until a signal comes.
-const NEVER: &str = "never";
+pub const NEVER: &str = "never";
 
 fn linger(text: &str) -> Result<Linger, String> {
     match (text, text.parse()) {

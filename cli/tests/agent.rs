@@ -11,7 +11,7 @@ use launched::compiled::{Compiler, client_of};
 use launched::{Ended, Launched, until};
 use trihop::transport::bootstrap::{Bootstrap, Launcher, Single, environment_rank};
 use trihop::transport::error::Result as TransportResult;
-use trihop::{Error, Job, Options, Rank, StreamOptions, Topology, agent, threaded};
+use trihop::{Error, Job, Options, Rank, Reduce, StreamOptions, Topology, agent, threaded};
 
 const TRIHOP: &str = env!("CARGO_BIN_EXE_trihop");
 
@@ -39,12 +39,16 @@ fn number() -> u32 {
 
 /// Starts this test binary as each rank of a job with agents: there it runs the test again.
 fn start_as_ranks(test: &str, ranks: u32, nodes: u32) -> Launched {
+    Launched::start(as_ranks(test, ranks, nodes))
+}
+
+fn as_ranks(test: &str, ranks: u32, nodes: u32) -> Command {
     let exe = std::env::current_exe().unwrap();
     let command = format!("{} {test} --exact --nocapture", exe.display());
     let text = format!("--seat agent -n {ranks} --nodes {nodes} -- {command}");
     let mut job = Launched::command(words(&text));
     job.env(ENV_ROLE, "rank");
-    Launched::start(job)
+    job
 }
 
 fn has_ended_well(ended: &Ended, what: &str) {
@@ -518,6 +522,36 @@ fn an_agent_that_dies_before_its_last_answer_leaves_no_rank_waiting() {
     agent.wait().succeeded();
 }
 
+/// As a program that joins and leaves a job several times.
+fn has_several_jobs() -> trihop::Result<()> {
+    for number in 1..=5 {
+        let job = Job::start(Options::from_env()?)?;
+        let stream = job.shuffle("one of several").open()?;
+        let (mut taken, mut sum) = (0, [number]);
+        (0..job.size()).try_for_each(|rank| stream.send(Rank(rank), 0, b"hello"))?;
+        stream.flush_origin()?;
+        while taken < job.size() {
+            taken += stream.take(|_| ())? as u32;
+        }
+        job.allreduce(&mut sum, Reduce::Sum)?;
+        assert_eq!(sum, [number * u64::from(job.size())]);
+        stream.shutdown()?;
+        job.shutdown()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_has_several_jobs_at_the_agents_of_one_run() {
+    if is_rank() {
+        return has_several_jobs().unwrap();
+    }
+    let test = "a_process_has_several_jobs_at_the_agents_of_one_run";
+    for (ranks, nodes) in [(2, 1), (3, 2)] {
+        has_ended_well(&start_as_ranks(test, ranks, nodes).wait(), test);
+    }
+}
+
 /// Its agent hears of its error before its process ends, and ends first.
 fn fails_and_ends_after_its_agent() -> trihop::Result<()> {
     let job = threaded::Job::start(Options::from_env()?)?;
@@ -548,7 +582,9 @@ fn a_rank_that_fails_is_the_cause_though_its_agent_ends_first() {
         return fails_and_ends_after_its_agent().unwrap();
     }
     let test = "a_rank_that_fails_is_the_cause_though_its_agent_ends_first";
-    let ended = start_as_ranks(test, 1, 1).wait();
+    let mut command = as_ranks(test, 1, 1);
+    command.env("TRIHOP_AGENT_LINGER_MS", "0");
+    let ended = Launched::start(command).wait();
     let said = &ended.stderr;
     assert_eq!(ended.status, 7, "{said}");
     assert!(said.contains("rank 0 exited with status 7"), "{said}");

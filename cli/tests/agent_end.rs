@@ -65,7 +65,7 @@ fn a_job_of_two_nodes_comes_to_its_end_too() {
 fn a_second_signal_ends_an_agent_at_once() {
     let test = "a_second_signal_ends_an_agent_at_once";
     if role().is_some() {
-        return eprintln!("ends: {}", exchange_until_told(true).unwrap_err());
+        return exchange_until_told(true).unwrap();
     }
     for (first, second) in [(libc::SIGTERM, libc::SIGTERM), (libc::SIGINT, libc::SIGHUP)] {
         let (agent, name) = start_agent("end-twice", 2, ONE_JOB);
@@ -74,13 +74,8 @@ fn a_second_signal_ends_an_agent_at_once() {
         signal_and_wait(&agent, first);
         agent.signal(second);
         has_ended_well(&agent.wait(), "the agent");
-        // What is open goes on; a stream of theirs is not opened any more.
-        for mut rank in ranks {
-            rank.close_stdin();
-            let ended = rank.wait();
-            assert_eq!(ended.status, 0, "{}", ended.stderr);
-            assert!(ended.stderr.contains("ends: "), "{}", ended.stderr);
-        }
+        // On one node ranks go on without it.
+        end_ranks(ranks);
     }
 }
 

@@ -22,3 +22,15 @@ pub use trihop_transport::bootstrap::{
     ENV_AGENT as ENV_NAME, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START,
     MOST_AGENT_RANKS as MOST_RANKS, default_agent_name as default_name,
 };
+
+/// What becomes of an agent that could not begin. Where it was asked to end meanwhile, another one
+/// that was asked at the same time may have ended first.
+fn unless_asked(asked: Option<&dyn AskedToEnd>, error: crate::Error) -> crate::Result<()> {
+    match asked.is_some_and(AskedToEnd::take) {
+        true => {
+            tracing::debug!(%error, "an agent that is asked to end before it has begun");
+            Ok(())
+        }
+        false => Err(error),
+    }
+}

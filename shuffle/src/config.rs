@@ -5,6 +5,7 @@
 //! Of the environment's variables only mistyped ones are refused, and others that begin as ours do
 //! are named in a warning.
 
+pub(crate) mod minis;
 mod names;
 mod pools;
 mod shares;

@@ -42,7 +42,7 @@ pub(crate) use open::{Begun, SYSTEM_NAME};
 use parked::Parked;
 pub(crate) use parked::{Awaited, Way, wake_each};
 pub(crate) use patience::{LongCalls, Patience};
-pub(crate) use start::{Started, detect};
+pub(crate) use start::{Started, detect, detect_as_rank};
 pub(crate) use stop::Stop;
 
 /// How often peers' lives are looked at where nothing else happens.

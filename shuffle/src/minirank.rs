@@ -23,18 +23,13 @@ use trihop_transport::sync::{spawn_scoped, thread};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::Options;
+pub use crate::config::minis::{ENV_RANKS, MOST_RANKS, asked_for};
 use crate::error::{Error, Result};
 use crate::job::{JobState, Started, Stop, detect};
 use crate::seat::{Inline, Seating, barrier_of_process, join, relay};
 use crate::{Job, over};
 use cores::Cores;
 pub use host::Host;
-
-/// Most ranks of one process.
-pub const MOST_RANKS: u32 = 1024;
-
-/// Says how many ranks each process hosts: see [`asked_for`].
-pub const ENV_RANKS: &str = "TRIHOP_MINIS_PER_RANK";
 
 /// A rank that is to be a thread of this process: what that thread starts its job with.
 pub struct MiniRank {
@@ -112,24 +107,6 @@ pub fn barrier(job: &Job<'_>) -> Result<()> {
 #[doc(hidden)]
 pub fn leave(job: &Job<'_>) {
     job.seat().look(|job| job.leave());
-}
-
-/// Ranks of each process that the environment asks for: `TRIHOP_MINIS_PER_RANK`, which
-/// `trihop run --minis-per-rank` sets; 1 where it says nothing.
-///
-/// # Errors
-/// [`Error::Config`]: it is no number from 1 to [`MOST_RANKS`].
-pub fn asked_for() -> Result<u32> {
-    let Some(text) = std::env::var_os(ENV_RANKS).filter(|text| !text.is_empty()) else {
-        return Ok(1);
-    };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number
-        .filter(|ranks| (1..=MOST_RANKS).contains(ranks))
-        .ok_or_else(|| {
-            let why = format!("{text:?} is no number of ranks of a process from 1 to {MOST_RANKS}");
-            Error::config(ENV_RANKS, why)
-        })
 }
 
 /// A number of ranks that a process can host.

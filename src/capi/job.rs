@@ -45,8 +45,9 @@ pub extern "C" fn trihop_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`; without a
-/// launcher, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
+/// Joins the job that this process was started in by PMIx, PMI-1 or `trihop run`, or that
+/// `TRIHOP_MASTER` or an agent (`TRIHOP_AGENT`, `TRIHOP_LAUNCHER=agent`) brings together; without
+/// any, a job of one. Collective over all ranks; `seat`, of `trihop_seat_t`, may differ
 /// between them. `options` null stands for those of the environment.
 ///
 /// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
@@ -108,8 +109,9 @@ pub unsafe extern "C" fn trihop_job_options(
     })
 }
 
-/// Leaves the job: every stream that is still open is fenced, and everyone is waited for.
-/// Collective over all ranks.
+/// Leaves the job: every stream that is still open is fenced, and everyone is waited for. Records
+/// that wait for `trihop_stream_take`, or come for it until then, are given up; how many is said to
+/// logs, or on standard error where there are none. Collective over all ranks.
 ///
 /// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the
 /// call is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in

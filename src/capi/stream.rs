@@ -317,7 +317,8 @@ pub unsafe extern "C" fn trihop_stream_wait(stream: *const trihop_stream_t) -> t
     }
 }
 
-/// As `trihop_barrier`, of the job that the stream belongs to.
+/// As `trihop_barrier`, of the job that the stream belongs to. Gives way with
+/// `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does, which that does not.
 ///
 /// Threads: as `trihop_barrier`.
 #[unsafe(no_mangle)]

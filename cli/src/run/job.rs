@@ -477,6 +477,8 @@ impl Job {
         if agents_run && self.failure.is_none() && self.suspect.as_ref().is_some_and(is_open) {
             return;
         }
+        // What has ended an agent has failed its ranks' calls, and they make of it what they like.
+        self.suspect.take_if(|suspect| suspect.is_agent);
         self.end_by_suspect();
         let agents = &self.processes[self.ranks..];
         self.agents_released = true;

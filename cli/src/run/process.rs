@@ -140,9 +140,10 @@ impl Process {
     }
 }
 
-/// Variables of a launcher around us that the ranks must not take for theirs.
+/// Variables of a launcher around us that the ranks must not take for theirs. How long agents stay
+/// is said to ours.
 fn is_of_other_launchers(name: &str) -> bool {
-    [
+    let of_others = [
         "PMI_",
         "PMIX_",
         "TRIHOP_LAUNCHER",
@@ -152,7 +153,8 @@ fn is_of_other_launchers(name: &str) -> bool {
         crate::progress::VARIABLE,
     ]
     .iter()
-    .any(|prefix| name.starts_with(prefix))
+    .any(|prefix| name.starts_with(prefix));
+    of_others && name != crate::agent::ENV_LINGER
 }
 
 /// In the child, before exec.

@@ -14,6 +14,7 @@ use trihop_transport::memory::descriptors::wait_for_any;
 use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::watch::{eventfd, is_woken, wake};
 
+use super::unless_asked;
 use crate::config::Options;
 use crate::error::Result;
 use crate::job::JobState;
@@ -75,6 +76,14 @@ pub fn serve_jobs(
     ready: impl Fn(),
 ) -> Result<()> {
     options.check()?;
+    match begin(options, name, ranks, ready) {
+        Ok((agent, doors)) => agent.serve(doors, linger, asked),
+        Err(error) => unless_asked(asked, error),
+    }
+}
+
+/// An agent, once ranks may come.
+fn begin(options: Options, name: &str, ranks: u32, ready: impl Fn()) -> Result<(Agent, Doors)> {
     let mut bootstrap = start_beside_agents(options.launcher, options.bootstrap_timeout())?;
     let topology = bootstrap.topology();
     let (agents, nodes, is_first) = (
@@ -122,7 +131,7 @@ pub fn serve_jobs(
     if is_first {
         ready();
     }
-    agent.serve(Doors { entrance, meeting }, linger, asked)
+    Ok((agent, Doors { entrance, meeting }))
 }
 
 struct Agent {

@@ -11,8 +11,8 @@ use trihop_transport::memory::descriptors::wait_for_any;
 use trihop_transport::sync::{Mutex, PoisonError};
 use trihop_transport::watch::{eventfd, is_woken, wake};
 
-use super::AskedToEnd;
 use super::jobs::{ASKED, LONG};
+use super::{AskedToEnd, unless_asked};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::job::JobState;
@@ -80,7 +80,10 @@ pub fn serve(
             was_asked = true;
         }
     }
-    job.join().unwrap_or_else(|panic| resume_unwind(panic))
+    match job.join().unwrap_or_else(|panic| resume_unwind(panic)) {
+        Err(error) if !end.has_begun() => unless_asked(Some(asked), error),
+        outcome => outcome,
+    }
 }
 
 /// As [`serve`], with a bootstrap of the caller's, whose ranks are the agents; nobody asks for its
@@ -115,7 +118,10 @@ fn serve_until(
         end.receive(reception, agents, &ready)
     };
     let started = JobState::start_agent(options, bootstrap, ranks, &mut receive);
-    let was_asked = !end.let_it(Stage::Run);
+    let was_asked = !end.let_it(match started {
+        Ok(_) => Stage::Run,
+        Err(_) => Stage::Failed,
+    });
     match started {
         Ok(started) => {
             drop(reception); // who comes now finds nobody
@@ -150,6 +156,8 @@ enum Stage {
     Receive,
     /// The agent was asked to end before all had come.
     GiveUp,
+    /// It could not begin.
+    Failed,
     /// Its ranks have come, or it has begun.
     Run,
 }
@@ -171,6 +179,10 @@ impl End {
             wake(&self.is_wanted);
         }
         before != Stage::Start
+    }
+
+    fn has_begun(&self) -> bool {
+        *self.lock() == Stage::Run
     }
 
     /// The job goes on to a stage, unless it is to give up.

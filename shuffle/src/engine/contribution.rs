@@ -44,7 +44,7 @@ impl Contribution {
             Self::Local { left } => {
                 let Some(rest) = left.checked_sub(count) else {
                     return Err(format!(
-                        "{count} contributors are done where {left} were not yet"
+                        "more contributors are done ({count}) than were left ({left})"
                     ));
                 };
                 *left = rest;

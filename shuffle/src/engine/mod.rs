@@ -22,6 +22,7 @@ mod waiting;
 use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
+use trihop_transport::notice;
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
@@ -525,6 +526,11 @@ impl StreamState {
                 lost,
                 "records were not taken before the end"
             );
+            notice::unless_logged(format_args!(
+                "rank {}: {lost} records of `{}` were not taken before its end",
+                self.topology.rank(),
+                self.name
+            ));
         }
     }
 }

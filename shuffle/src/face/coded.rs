@@ -28,14 +28,16 @@ pub(super) fn encoded<V, R>(
     })
 }
 
-/// The value of a record. One that has none ends the job, and the log says why.
+/// The value of a record. One that has none ends the job, with an error that says why.
 pub(crate) fn decoded<V>(codec: &impl Codec<V>, source: Rank, bytes: &[u8]) -> Result<V, BadRun> {
-    codec.decode(bytes).map_err(|why| no_value(source, why))
+    let no_value = |why| no_value(source, format_args!("its codec does not take it: {why}"));
+    codec.decode(bytes).map_err(no_value)
 }
 
+/// What ends the job, so that there are few of them: the text stays.
 pub(super) fn no_value(source: Rank, why: impl Display) -> BadRun {
     tracing::error!(source = source.0, %why, "a record is no value of its stream");
-    BadRun::Value("its codec does not take it; the log says why")
+    BadRun::Value(String::leak(why.to_string()))
 }
 
 /// Opens a [`Coded`] stream: options, handler.
@@ -335,6 +337,8 @@ mod tests {
             .unwrap();
         let failed = stream.fence().unwrap_err();
         assert!(matches!(failed, Error::BadPeer { .. }), "{failed:?}");
+        let why = "its codec does not take it: ";
+        assert!(failed.to_string().contains(why), "{failed}");
     }
 
     #[cfg(feature = "postcard")]

@@ -17,7 +17,7 @@ use super::untyped::UntypedBuilder;
 use crate::config::Options;
 use crate::endpoint::Channel;
 use crate::error::Result;
-use crate::job::{JobState, detect};
+use crate::job::{JobState, detect_as_rank};
 use crate::seat::{self, Inline, Seat, Seating};
 use crate::signal::DumpOutput;
 use crate::terminate::reduce::{Number, Reduce};
@@ -47,7 +47,7 @@ impl Job<Inline<'_>> {
     /// A bad option, no usable provider, a rank that does not arrive within `bootstrap_timeout_ms`,
     /// memory.
     pub fn start(options: Options) -> Result<Self> {
-        let bootstrap = detect(&options)?;
+        let bootstrap = detect_as_rank(&options)?;
         Self::start_with(options, bootstrap)
     }
 

@@ -159,8 +159,9 @@ impl JobState {
         let rank = self.engine.topology.rank().0;
         let why = self.reasons(MOST_REASONS).join("; ");
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
-        // One speaks for all, and those who have come to something else than others.
-        let speaks = rank == 0 && why != NOTHING_KEPT || self.is_elsewhere();
+        // Two speak for all, since the first may be whom the others wait for, and those who have
+        // come to something else than others.
+        let speaks = rank < 2 && why != NOTHING_KEPT || self.is_elsewhere();
         if speaks && !std::mem::replace(&mut self.has_complained, true) {
             notice::unless_logged(format_args!(
                 "rank {rank} has waited for {what} for {seconds} s: {why}"

@@ -8,6 +8,7 @@ use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
 use trihop_transport::cores::CoreShare;
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
+use trihop_transport::notice;
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::protocol::wire::Epoch;
 use trihop_transport::ring::Doorbell;
@@ -22,7 +23,7 @@ use super::lost::Lost;
 use super::open::SYSTEM_NAME;
 use super::parked::Parked;
 use super::patience::{LongCalls, PATIENCE_NS};
-use crate::config::Options;
+use crate::config::{Options, minis};
 use crate::endpoint::{Engine, Need, WIRE_LABEL, check_memory, is_on_demand};
 use crate::error::{Error, Result};
 use crate::node::{NodeExchange, Process, Unstarted};
@@ -38,6 +39,21 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
         options.launcher,
         options.bootstrap_timeout(),
     )?)
+}
+
+/// As [`detect`], of a process that is one rank: where more are asked for, it says that they are
+/// not there.
+pub(crate) fn detect_as_rank(options: &Options) -> Result<Box<dyn Bootstrap>> {
+    if let Ok(ranks @ 2..) = minis::asked_for() {
+        let why = format!(
+            "{}={ranks} asks for {ranks} ranks in this process, and its program has started one: \
+             one that hosts mini-ranks reads that itself",
+            minis::ENV_RANKS
+        );
+        tracing::warn!("{why}");
+        notice::unless_logged(why);
+    }
+    detect(options)
 }
 
 /// A job that its node's ranks have met in, and what it is waited with.

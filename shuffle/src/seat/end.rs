@@ -28,8 +28,15 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
         let mut streams = job.engine.open_streams();
         streams.try_for_each(|(_, out)| out.check_contributed())
     })?;
-    for id in seat.with(what, |job| Ok(job.engine.open_ids()))? {
-        end_stream(seat, id)?;
+    // Of all first: who waits for room on one of them comes to the end of another only then.
+    let streams = seat.with(what, |job| {
+        let ids = job.engine.open_ids();
+        ids.into_iter()
+            .map(|id| Ok((id, Untaken::give_up(job, id)?)))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    for (id, untaken) in streams {
+        end_stream(seat, id, untaken)?;
     }
     let alone = any_is_out_of_reach(seat)?;
     let bootstrap = seat.with(what, |job| Ok(job.bootstrap.take()))?;
@@ -97,20 +104,34 @@ pub(super) fn set_closing(seat: &impl Seating) -> Result<()> {
     })
 }
 
-/// The last fence of a stream that its handles have not shut down.
-fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
-    let what = "the last fence of a stream";
-    let begun = seat.with(what, |job| {
+/// Records of a stream that nobody takes any more.
+#[derive(Clone, Copy)]
+struct Untaken {
+    waiting: u64,
+    /// As many had been delivered.
+    before: u64,
+}
+
+impl Untaken {
+    /// Gives them up; none where the stream has somebody who hears, or nobody any more.
+    fn give_up(job: &mut JobState, id: StreamId) -> Result<Option<Self>> {
         let (state, out, _) = job.engine.stream_mut(id)?;
         if out.closed {
             return Ok(None);
         }
-        let (before, untaken) = (state.delivered(), state.give_up_untaken());
-        Ok(Some((before, untaken)))
-    })?;
-    let Some((before, untaken)) = begun else {
+        let before = state.delivered();
+        let waiting = state.give_up_untaken();
+        Ok(waiting.map(|waiting| Self { waiting, before }))
+    }
+}
+
+/// The last fence of a stream that its handles have not shut down.
+fn end_stream(seat: &impl Seating, id: StreamId, untaken: Option<Untaken>) -> Result<()> {
+    let what = "the last fence of a stream";
+    let is_closed = seat.with(what, |job| Ok(job.engine.stream(id)?.1.closed))?;
+    if is_closed {
         return Ok(());
-    };
+    }
     // What was started is over before, and so is what is called at its end.
     seat.wait(what, |job| {
         let has_ended = job.has_ended(id)?;
@@ -123,8 +144,8 @@ fn end_stream(seat: &impl Seating, id: StreamId) -> Result<()> {
     seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
     seat.with(what, |job| {
         let (state, out, _) = job.engine.stream_mut(id)?;
-        if let Some(untaken) = untaken {
-            state.warn_of_lost(untaken + state.delivered() - before);
+        if let Some(Untaken { waiting, before }) = untaken {
+            state.warn_of_lost(waiting + state.delivered() - before);
         }
         out.close();
         tracing::debug!(

@@ -40,8 +40,11 @@ pub(crate) enum Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reduce(reduce, Kind::Unsigned) => {
-                write!(f, "a reduction ({reduce:?}) or barrier")
+            Self::Reduce(Reduce::Sum, Kind::Unsigned) => {
+                f.write_str("a reduction (Sum) or barrier")
+            }
+            Self::Reduce(Reduce::Min, Kind::Unsigned) => {
+                f.write_str("a reduction (Min) or the opening of a stream")
             }
             Self::Reduce(reduce, kind) => write!(f, "a reduction ({reduce:?} of {kind})"),
             Self::Gather => f.write_str("a gathering"),

@@ -38,7 +38,7 @@ use crate::face::shuffle::each_message;
 use crate::face::step::StepBuilder;
 use crate::face::stream::{Item, slice_of};
 use crate::face::untyped::{Arrival, each_arrival};
-use crate::job::detect;
+use crate::job::detect_as_rank;
 use crate::seat::{Handle, start};
 
 pub use crate::signal::DumpOutput;
@@ -127,7 +127,7 @@ impl Job {
     /// # Errors
     /// As [`crate::Job::start`], or no thread is to be had.
     pub fn start(options: Options) -> Result<Self> {
-        let bootstrap = detect(&options)?;
+        let bootstrap = detect_as_rank(&options)?;
         Self::start_with(options, bootstrap)
     }
 

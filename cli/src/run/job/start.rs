@@ -15,6 +15,7 @@ use super::super::process::{Process, Start};
 use super::super::signals::Signals;
 use super::super::{Error, OutputMode};
 use super::{ENV_INTERFACE, Job};
+use crate::agent::{ENV_LINGER, NEVER};
 
 impl Job {
     pub(super) fn start_rank(
@@ -75,7 +76,11 @@ impl Job {
             .chain(words.map(OsString::from))
             .collect();
         let on_each = vec![self.spec.agents; self.spec.node_sizes.len()];
-        let environment = self.environment(agent, &on_each);
+        let mut environment = self.environment(agent, &on_each);
+        // Ranks may have one job after the other; agents are ended when all ranks have.
+        if std::env::var_os(ENV_LINGER).is_none() {
+            environment.push((ENV_LINGER.into(), NEVER.into()));
+        }
         let name = match self.spec.agents {
             1 => format!("agent {node}"),
             _ => format!("agent {node}.{local}"),

@@ -81,7 +81,7 @@ where
                 noted.map_err(|why| no_value(source, format!("element {key}: {why}")))
             }
             INSERTED if table.knows(key) => {
-                let why = format!("element {key} was inserted twice");
+                let why = format!("element {key} was inserted twice, the second time by that rank");
                 Err(no_value(source, why))
             }
             INSERTED => {

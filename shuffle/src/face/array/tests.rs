@@ -359,6 +359,19 @@ fn the_owner_believes_the_latest_move() {
 }
 
 #[test]
+fn a_key_that_two_ranks_insert_is_named() {
+    let job = Job::start(single()).unwrap();
+    let array = job.array::<u64, u64, _>("twice", Plain);
+    let array = array.open(|_, sum, item, _| *sum += item).unwrap();
+    for _ in 0..2 {
+        let key = 7u64.to_le_bytes();
+        array.shuffle().send(Rank(0), INSERTED, &key).unwrap();
+    }
+    let failed = array.fence().unwrap_err().to_string();
+    assert!(failed.contains("element 7 was inserted twice"), "{failed}");
+}
+
+#[test]
 fn an_element_that_comes_ahead_of_a_broadcast_it_has_had_does_not_get_it_again() {
     let job = Job::start(single()).unwrap();
     let array = job.array::<u64, u64, _>("ahead", Plain);

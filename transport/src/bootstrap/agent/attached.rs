@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::descriptors::{Accepted, DescriptorListener};
 use crate::park::ProcessWatch;
 use crate::random::random_bytes;
+use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 /// What a rank has from its agent, for the start of its job.
@@ -89,7 +90,7 @@ impl Attached {
             let process = match &starter {
                 Some(starter) => starter.reach(&message, deadline)?,
                 None => DescriptorListener::send_until(name, &message, &[], deadline)
-                    .map_err(|error| failed(format!("no agent @{name} on this node: {error}")))?,
+                    .map_err(|error| failed(no_agent(name, &error)))?,
             };
             let agent = format!("the agent @{name} (process {process})");
             match Answer::of(process, &agent, &listener, deadline)? {
@@ -99,6 +100,7 @@ impl Attached {
                 // The next one may be started.
                 Answer::Ends(why) => tracing::debug!(why, "its agent ends"),
                 Answer::Welcome(welcome, place, early) => {
+                    *has_been_welcome() = true;
                     let topology = welcome.processes.with_agents(&welcome.ranks_of_nodes)?;
                     return Ok(Self {
                         topology: topology.seen_by(topology.endpoint_at(place))?,
@@ -112,6 +114,24 @@ impl Attached {
             }
         }
     }
+}
+
+/// Whether this process has had a job at an agent.
+static HAS_BEEN_WELCOME: StaticMutex<bool> = StaticMutex::new(false);
+
+fn has_been_welcome() -> impl std::ops::DerefMut<Target = bool> {
+    (HAS_BEEN_WELCOME.lock()).unwrap_or_else(PoisonError::into_inner)
+}
+
+fn no_agent(name: &str, error: &Error) -> String {
+    let hint = match *has_been_welcome() {
+        true => {
+            "; the one that this process has had a job of may have ended with that: with \
+             TRIHOP_AGENT_LINGER_MS in its environment it stays for others"
+        }
+        false => "",
+    };
+    format!("no agent @{name} on this node: {error}{hint}")
 }
 
 /// What becomes of a rank that waits at an agent.

@@ -162,7 +162,7 @@ pub enum BadRun {
     #[error("fragment out of place: {0}")]
     Fragment(&'static str),
     /// A record whose bytes are no value, as its stream has them.
-    #[error("record of a stream of values: {0}")]
+    #[error("{0}")]
     Value(&'static str),
     /// An item for an element of an array that no rank has.
     #[error("item for element {0}, which no rank has")]
