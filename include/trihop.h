@@ -1402,9 +1402,9 @@ trihop_status_t trihop_lost(const struct trihop_job_t *job,
                             size_t most,
                             size_t *count);
 
-// Waits until every rank has called this as often as this rank, also where others wait for room
-// that only `trihop_stream_take` makes: see `trihop_stream_barrier`. Collective over all ranks;
-// not inside a handler.
+// Waits until every rank has called this as often as this rank. It does not give way: where others
+// wait for room that only `trihop_stream_take` makes here, it waits for ever. Collective over all
+// ranks; not inside a handler.
 //
 // Threads: any, but all ranks have to call collectives in one order, so one at a time.
 trihop_status_t trihop_barrier(const struct trihop_job_t *job);
@@ -1787,8 +1787,8 @@ trihop_status_t trihop_stream_test(const struct trihop_stream_t *stream, int *is
 // Threads: as `trihop_stream_fence`.
 trihop_status_t trihop_stream_wait(const struct trihop_stream_t *stream);
 
-// As `trihop_barrier`, of the job that the stream belongs to. Gives way with
-// `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does, which that does not.
+// As `trihop_barrier`, of the job that the stream belongs to. Unlike that it gives way with
+// `TRIHOP_ERR_WOULD_BLOCK`, as `trihop_stream_fence` does.
 //
 // Threads: as `trihop_barrier`.
 trihop_status_t trihop_stream_barrier(const struct trihop_stream_t *stream);
@@ -1826,7 +1826,7 @@ trihop_status_t trihop_stream_dump(const struct trihop_stream_t *stream, int des
 
 // Fences the stream and closes it. Collective over all ranks, unless the job has ended. The
 // handler is not called any more once this has returned. What still waits for `trihop_stream_take`
-// is given up; the log says how much.
+// is given up; how much is said.
 //
 // The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
 // the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in

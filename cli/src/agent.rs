@@ -24,8 +24,8 @@ name.
   mpiexec -n 8 -ppn 4 env TRIHOP_LAUNCHER=agent ./program
 
 Rank R of node N (as the agents' launcher counts nodes) is rank N x M + R where all nodes have M;
-else it follows those of the nodes before. `trihop run --seat agent` starts both. An agent serves
-one job, and ends with it.
+else it follows those of the nodes before. An agent serves one job, and ends with it. `trihop run
+--seat agent` starts both, and agents that stay until all of its ranks have ended.
 
 Where a launcher starts several agents on a node (`mpiexec -n 4 -ppn 2 trihop agent --ranks 4`),
 each opens another one of its network adapters, and they share its ranks evenly. All of them are
@@ -135,7 +135,7 @@ impl AgentArgs {
 /// Signals that ask for its end; not those that were ignored when it was started, as by `nohup`.
 pub struct Asked {
     signals: Signals,
-    were_any: Cell<bool>,
+    wishes: Cell<u32>,
 }
 
 impl Asked {
@@ -147,7 +147,7 @@ impl Asked {
         })?;
         Ok(Self {
             signals,
-            were_any: Cell::new(false),
+            wishes: Cell::new(0),
         })
     }
 }
@@ -162,7 +162,7 @@ impl AskedToEnd for Asked {
         let signals = std::iter::from_fn(|| self.signals.next());
         let asks = |signal| signal != libc::SIGUSR1 && !self.signals.are_ignored(signal);
         let is_wish = signals.fold(false, |any, signal| any | asks(signal));
-        self.were_any.set(self.were_any.get() | is_wish);
+        self.wishes.set(self.wishes.get() + u32::from(is_wish));
         is_wish
     }
 }
@@ -212,7 +212,12 @@ pub fn run(args: AgentArgs) -> Result<i32, Error> {
             agent::serve_jobs(options, &name, args.ranks, linger, Some(&asked), ready)
         }
     }?;
-    if asked.were_any.get() {
+    let may_leave_a_job = match linger {
+        None => asked.wishes.get() > 0,
+        Some(_) => asked.wishes.get() > 1,
+    };
+    if may_leave_a_job {
+        trihop::transport::bootstrap::take_leave();
         // A job that was not waited for may be inside of libfabric, whose exit handlers would take
         // from it what it uses.
         // SAFETY: it ends the process, and runs no code of it.

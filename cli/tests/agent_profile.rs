@@ -158,3 +158,15 @@ fn agents_run_under_perf_itself() {
         assert!(counts.sum::<u64>() > 0, "{folded}");
     }
 }
+
+/// What an agent's process ends with counts also once its ranks have ended well.
+#[test]
+fn an_agent_that_fails_at_its_end_fails_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let fails = folder.path().join("fails");
+    fs::write(&fails, "#!/bin/sh\ntrap '' TERM\n\"$@\"\nexit 9\n").unwrap();
+    fs::set_permissions(&fails, fs::Permissions::from_mode(0o755)).unwrap();
+    let shape = format!("-n 2 --agent-under {}", fails.display());
+    let ended = run(start(folder.path(), &shape, "100"));
+    assert_eq!(ended.status, 9, "{}", ended.stderr);
+}

@@ -276,10 +276,15 @@ impl JobState {
         // Looked at first: it may have answered before it went.
         let is_gone = self.lives.is_over() && self.node.has_lost_agent(talk.topology);
         let is_dead = self.check_agent();
+        let is_on_one_node = talk.topology.nodes() == 1;
         match self.node.answer(&talk, number) {
+            // Of an agent that was kept from it by another one's end.
+            Ok(Some(Answer::Arrived(Err(_)))) if self.goes_without_agents() && !is_gone => Ok(None),
+            Ok(Some(Answer::Arrived(Err(_)))) if is_gone && is_on_one_node => {
+                Ok(Some(Answer::Arrived(Ok(()))))
+            }
             Ok(Some(answer)) => Ok(Some(answer)),
-            // An agent that stays behind alone has only that to say.
-            _ if is_gone => Ok(Some(Answer::Arrived(Ok(())))),
+            Ok(None) | Err(_) if is_gone => Ok(Some(Answer::Arrived(Ok(())))),
             answer => answer.and_then(|_| is_dead.map(|()| None)),
         }
     }
@@ -293,8 +298,11 @@ impl JobState {
         let request = self.node.next_request(&talk)?;
         if request.is_none() {
             self.check_ranks_left()?;
-            // They have asked nothing since another agent was gone.
-            if let Some(gone) = self.lives.lost_agent.filter(|_| self.lives.is_over()) {
+            // They have ended, and asked nothing since another agent was gone.
+            if self.lives.is_over() && self.engine.topology.has_agents() {
+                let gone = self.lives.lost_agent;
+                let gone =
+                    gone.unwrap_or(self.engine.topology.rank_of(self.engine.topology.keeper()));
                 return Err(agent_dead(gone.0).into());
             }
         }

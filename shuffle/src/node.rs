@@ -72,12 +72,14 @@ impl NodeExchange {
         Ok(self.process.look(watch)?)
     }
 
-    /// Gives all others of the node this endpoint's inbox of a stream.
+    /// Gives all others of the node this endpoint's inbox of a stream; agents only if they are
+    /// needed.
     pub fn give(
         &self,
         topology: &Topology,
         label: &Label,
         inbox: &Arc<Segment>,
+        needs_agents: bool,
         deadline: Instant,
     ) -> Result<()> {
         let process = &self.process;
@@ -87,7 +89,8 @@ impl NodeExchange {
             process.change(|shared| shared.inboxes.insert(key, (Arc::clone(inbox), others)));
         }
         let descriptors = [inbox.descriptor()?];
-        let given = process.give_to_all(topology, label, &descriptors, deadline);
+        let to = |end| needs_agents || !is_agent(topology, end);
+        let given = process.give_to(to, topology, label, &descriptors, deadline);
         given.map(drop)
     }
 

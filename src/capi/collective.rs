@@ -27,9 +27,9 @@ pub enum trihop_reduce_t {
     TRIHOP_OR = 5,
 }
 
-/// Waits until every rank has called this as often as this rank, also where others wait for room
-/// that only `trihop_stream_take` makes: see `trihop_stream_barrier`. Collective over all ranks;
-/// not inside a handler.
+/// Waits until every rank has called this as often as this rank. It does not give way: where others
+/// wait for room that only `trihop_stream_take` makes here, it waits for ever. Collective over all
+/// ranks; not inside a handler.
 ///
 /// Threads: any, but all ranks have to call collectives in one order, so one at a time.
 #[unsafe(no_mangle)]

@@ -317,8 +317,8 @@ pub unsafe extern "C" fn trihop_stream_wait(stream: *const trihop_stream_t) -> t
     }
 }
 
-/// As `trihop_barrier`, of the job that the stream belongs to. Gives way with
-/// `TRIHOP_ERR_WOULD_BLOCK` as `trihop_stream_fence` does, which that does not.
+/// As `trihop_barrier`, of the job that the stream belongs to. Unlike that it gives way with
+/// `TRIHOP_ERR_WOULD_BLOCK`, as `trihop_stream_fence` does.
 ///
 /// Threads: as `trihop_barrier`.
 #[unsafe(no_mangle)]
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn trihop_stream_dump(
 
 /// Fences the stream and closes it. Collective over all ranks, unless the job has ended. The
 /// handler is not called any more once this has returned. What still waits for `trihop_stream_take`
-/// is given up; the log says how much.
+/// is given up; how much is said.
 ///
 /// The stream is gone afterwards, whatever is returned, with three exceptions: inside a handler
 /// the call is refused with `TRIHOP_ERR_NESTED`; where contributors of this rank are not done in

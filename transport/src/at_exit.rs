@@ -19,7 +19,8 @@ const TRIES: u32 = 20;
 
 /// What the end of the process concerns.
 pub trait AtExit: Send + Sync {
-    /// Sees to what has to be done, in two seconds at most; false where that cannot be done now.
+    /// Sees to what has to be done, soon, or as soon as a launcher answers; false where that cannot
+    /// be done now.
     fn try_exit(&self) -> bool;
 }
 

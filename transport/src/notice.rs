@@ -1,5 +1,5 @@
 //! What a user must hear although no logs are installed: warnings about how the process was
-//! started, and that a call waits for so long that it may never end.
+//! started, that a call waits for so long that it may never end, and what nobody took.
 //!
 //! Such a warning is a `tracing` event first. Options are read and launchers are found before many
 //! programs install their logs, and a C program may never do so: then the event has nobody who

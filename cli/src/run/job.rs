@@ -101,6 +101,9 @@ struct Suspect {
 /// From the end of a killed process's connections to its own there is little to do for the kernel.
 const KILLED: Duration = Duration::from_millis(200);
 
+/// An agent that is asked to end once its ranks have is given as long.
+const RELEASED: Duration = Duration::from_secs(60);
+
 impl Drop for Job {
     fn drop(&mut self) {
         for process in &mut self.processes {
@@ -419,8 +422,10 @@ impl Job {
                 let who = self.name_of(rank);
                 self.service.end(member, &who, &mut effects);
             }
+            let is_asked = [libc::SIGTERM, libc::SIGKILL].map(Some);
             let was_released = rank >= self.ranks && self.agents_released;
-            if !status.success() && !was_released {
+            let ends_as_asked = was_released && is_asked.contains(&status.signal());
+            if !status.success() && !ends_as_asked {
                 let text = format!("{} {}", self.name_of(rank), how(status));
                 let is_said = self.spec.says_why && status.code().is_some();
                 let text = Some(text).filter(|_| !is_said);
@@ -477,14 +482,16 @@ impl Job {
         if agents_run && self.failure.is_none() && self.suspect.as_ref().is_some_and(is_open) {
             return;
         }
-        // What has ended an agent has failed its ranks' calls, and they make of it what they like.
-        self.suspect.take_if(|suspect| suspect.is_agent);
         self.end_by_suspect();
         let agents = &self.processes[self.ranks..];
         self.agents_released = true;
         for agent in agents {
             agent.signal(Signal::TERM);
             agent.signal(Signal::CONT);
+        }
+        if self.spec.agent_under.is_empty() {
+            // Nobody needs it any more.
+            self.kill_at.get_or_insert(Instant::now() + RELEASED);
         }
     }
 

@@ -35,6 +35,10 @@ ENVIRONMENT OF A RANK
   TRIHOP_INTERFACE                             address of its node (only with --netns)
   TRIHOP_AGENT, TRIHOP_AGENT_PLACE             its agent (only with --seat agent)
 
+ENVIRONMENT OF AN AGENT
+  TRIHOP_AGENT_LINGER_MS                       how long it stays without a job [default: until all
+                                               ranks have ended, or for one job below --agent-under]
+
 SIGNALS
   SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
   ends them. Ranks start with these signals unblocked and with their default effect, also where
@@ -43,9 +47,9 @@ SIGNALS
   in its process group ends with it.
 
 EXIT STATUS
-  0        every rank exited with 0
+  0        every rank exited with 0, and every agent did or was ended by us
   N        the first failing rank exited with N, or aborted the job with N
-  128 + S  the first failing rank was ended by signal S
+  128 + S  the first failing rank was ended by signal S; an agent that fails counts as a rank
   124      --timeout passed
   126      the command was found but could not be executed
   127      the command was not found

@@ -81,6 +81,7 @@ pub fn serve(
         }
     }
     match job.join().unwrap_or_else(|panic| resume_unwind(panic)) {
+        Err(_) if was_asked && !end.has_begun() => Ok(()),
         Err(error) if !end.has_begun() => unless_asked(Some(asked), error),
         outcome => outcome,
     }

@@ -426,7 +426,7 @@ macro_rules! common_calls {
 
             /// Shuts the stream down, on all ranks in the same step, whose last push they all have
             /// announced or none has. What nobody has pulled is given up, and so is what comes
-            /// until all are here; the log says how much.
+            /// until all are here; how much is said.
             ///
             /// # Errors
             /// As [`Stream::shutdown`].

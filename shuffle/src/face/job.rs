@@ -341,7 +341,7 @@ impl<S: Seat> Job<S> {
     /// Fences every stream that is still open, waits for everyone, and leaves the job. Collective.
     /// Later calls of a job with threads fail with [`crate::Error::Closed`].
     ///
-    /// Records that wait for [`crate::Shuffle::take`] are given up here; the log says how many.
+    /// Records that wait for [`crate::Shuffle::take`] are given up here, and how many is said.
     ///
     /// Of a job with threads, these have ended then, where it fails too: handlers are not called
     /// any more, and what waited for them is dropped and counted ([`crate::Stats::undelivered`]). A

@@ -216,7 +216,7 @@ macro_rules! common_verbs {
 
             /// A fence, after which the stream takes and delivers nothing more, and its handler is
             /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given
-            /// up; the log says how much. Its memory is kept for another stream of the same
+            /// up; how much is said. Its memory is kept for another stream of the same
             /// options, since libfabric cannot take posted receives back.
             ///
             /// # Errors

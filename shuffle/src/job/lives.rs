@@ -355,7 +355,7 @@ impl JobState {
     fn lose_agent(&mut self, agent: EndpointId) {
         self.node.watches.retain(|(end, _)| *end != agent);
         self.lives.lost_agent = Some(self.engine.topology.rank_of(agent));
-        tracing::warn!("an agent of this node has ended: the job goes on without agents");
+        tracing::warn!("an agent of this node has ended");
     }
 
     /// Whether nobody asks an agent any more: one of the node is gone, and nothing of a job on one
@@ -447,7 +447,10 @@ impl JobState {
 
     /// Waits for the news that a link's failure is due to, if there are any.
     fn wait_for_explanation(&mut self) {
-        self.wait_for_news(Self::board_says_why);
+        let is_known = self.goes_without_agents();
+        self.wait_for_news(|job| {
+            job.board_says_why() || !is_known && job.lives.lost_agent.is_some()
+        });
     }
 
     /// Waits for news that explain a failure, for a while.
@@ -461,7 +464,7 @@ impl JobState {
     fn board_says_why(&mut self) -> bool {
         // A peer of the node may be the cause, and nobody else may have looked yet.
         let _ = self.look_after_peers(self.now_ns());
-        self.lives.has_news() || self.lives.is_over() || self.lives.lost_agent.is_some()
+        self.lives.has_news() || self.lives.is_over()
     }
 
     /// All ranks have joined.

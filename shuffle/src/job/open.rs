@@ -117,10 +117,11 @@ impl JobState {
 
     /// Gives the node's endpoints this one's inbox of a stream.
     pub fn give_inbox(&mut self, id: u16, prepared: &Prepared, deadline: Instant) -> Result<()> {
+        let needs_agents = !self.goes_without_agents();
         let (topology, label) = (&self.engine.topology, self.label(id));
         let given = self
             .node
-            .give(topology, &label, &prepared.segment, deadline);
+            .give(topology, &label, &prepared.segment, needs_agents, deadline);
         self.explained(given)
     }
 

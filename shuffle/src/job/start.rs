@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trihop_transport::bootstrap::local::is_bound;
-use trihop_transport::bootstrap::{self, Bootstrap, Party, Shared};
+use trihop_transport::bootstrap::{self, Bootstrap, Launcher, Party, Shared};
 use trihop_transport::cores::CoreShare;
 use trihop_transport::memory::limit::{self, Limit, Scope};
 use trihop_transport::memory::page::Page;
@@ -44,7 +44,8 @@ pub(crate) fn detect(options: &Options) -> Result<Box<dyn Bootstrap>> {
 /// As [`detect`], of a process that is one rank: where more are asked for, it says that they are
 /// not there.
 pub(crate) fn detect_as_rank(options: &Options) -> Result<Box<dyn Bootstrap>> {
-    if let Ok(ranks @ 2..) = minis::asked_for() {
+    let is_alone = options.launcher == Some(Launcher::Single);
+    if let (Ok(ranks @ 2..), false) = (minis::asked_for(), is_alone) {
         let why = format!(
             "{}={ranks} asks for {ranks} ranks in this process, and its program has started one: \
              one that hosts mini-ranks reads that itself",

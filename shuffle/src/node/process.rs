@@ -157,6 +157,18 @@ impl Process {
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<Vec<(EndpointId, u32)>> {
+        self.give_to(|_| true, topology, label, descriptors, deadline)
+    }
+
+    /// As [`give_to_all`](Self::give_to_all), to some.
+    pub(super) fn give_to(
+        &self,
+        to: impl Fn(EndpointId) -> bool,
+        topology: &Topology,
+        label: &Label,
+        descriptors: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<Vec<(EndpointId, u32)>> {
         let (message, cookie) = (label.encode(), label.cookie);
         let mut keep = || -> Result<(), TransportError> {
             let kept = self.look(|shared| shared.keep_arrived(topology, cookie))?;
@@ -166,7 +178,7 @@ impl Process {
             Ok(())
         };
         let mut given = Vec::new();
-        for (end, name) in &self.others {
+        for (end, name) in self.others.iter().filter(|(end, _)| to(*end)) {
             keep()?;
             // Each process listens before anybody hears of its name.
             let hand = DescriptorListener::send_meanwhile;

@@ -13,6 +13,8 @@ use super::park::NAP;
 use super::relay;
 use crate::endpoint::Channel;
 use crate::endpoint::StreamId;
+use crate::engine::StreamState;
+use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
 use crate::node::{Answer, Request};
@@ -28,15 +30,12 @@ pub(crate) fn shut_down(seat: &impl Seating) -> Result<()> {
         let mut streams = job.engine.open_streams();
         streams.try_for_each(|(_, out)| out.check_contributed())
     })?;
-    // Of all first: who waits for room on one of them comes to the end of another only then.
-    let streams = seat.with(what, |job| {
-        let ids = job.engine.open_ids();
-        ids.into_iter()
-            .map(|id| Ok((id, Untaken::give_up(job, id)?)))
-            .collect::<Result<Vec<_>>>()
-    })?;
-    for (id, untaken) in streams {
-        end_stream(seat, id, untaken)?;
+    let ids = seat.with(what, |job| Ok(job.engine.open_ids()))?;
+    let mut streams: Vec<_> = ids.into_iter().map(|id| (id, None)).collect();
+    for at in 0..streams.len() {
+        let (ended, later) = streams.split_at_mut(at + 1);
+        let (id, untaken) = ended[at];
+        end_stream(seat, id, untaken, later)?;
     }
     let alone = any_is_out_of_reach(seat)?;
     let bootstrap = seat.with(what, |job| Ok(job.bootstrap.take()))?;
@@ -114,26 +113,43 @@ struct Untaken {
 
 impl Untaken {
     /// Gives them up; none where the stream has somebody who hears, or nobody any more.
-    fn give_up(job: &mut JobState, id: StreamId) -> Result<Option<Self>> {
-        let (state, out, _) = job.engine.stream_mut(id)?;
-        if out.closed {
-            return Ok(None);
-        }
+    fn give_up(state: &mut StreamState) -> Option<Self> {
         let before = state.delivered();
         let waiting = state.give_up_untaken();
-        Ok(waiting.map(|waiting| Self { waiting, before }))
+        waiting.map(|waiting| Self { waiting, before })
+    }
+
+    /// Gives up those of streams that are full: who waits for room there comes to the end of
+    /// another only then. Handlers may take from the others.
+    fn give_up_full(job: &mut JobState, streams: &mut [(StreamId, Option<Self>)]) -> Result<()> {
+        for (id, untaken) in streams {
+            let (state, _, _) = job.engine.stream_mut(*id)?;
+            if matches!(&state.sink, Sink::Queue(queue) if queue.is_blocked()) {
+                *untaken = Self::give_up(state);
+            }
+        }
+        Ok(())
     }
 }
 
-/// The last fence of a stream that its handles have not shut down.
-fn end_stream(seat: &impl Seating, id: StreamId, untaken: Option<Untaken>) -> Result<()> {
+/// The last fence of a stream that its handles have not shut down; others end behind it.
+fn end_stream(
+    seat: &impl Seating,
+    id: StreamId,
+    untaken: Option<Untaken>,
+    later: &mut [(StreamId, Option<Untaken>)],
+) -> Result<()> {
     let what = "the last fence of a stream";
-    let is_closed = seat.with(what, |job| Ok(job.engine.stream(id)?.1.closed))?;
-    if is_closed {
+    let begun = seat.with(what, |job| {
+        let (state, out, _) = job.engine.stream_mut(id)?;
+        Ok((!out.closed).then(|| untaken.or_else(|| Untaken::give_up(state))))
+    })?;
+    let Some(untaken) = begun else {
         return Ok(());
-    }
+    };
     // What was started is over before, and so is what is called at its end.
     seat.wait(what, |job| {
+        Untaken::give_up_full(job, later)?;
         let has_ended = job.has_ended(id)?;
         if !has_ended {
             job.check_whole()?;
@@ -141,7 +157,10 @@ fn end_stream(seat: &impl Seating, id: StreamId, untaken: Option<Untaken>) -> Re
         Ok(has_ended.then_some(()))
     })?;
     seat.with(what, |job| job.begin_end(id, End::Fence, Way::Waited))?;
-    seat.wait(what, |job| Ok(job.is_over(id)?.then_some(())))?;
+    seat.wait(what, |job| {
+        Untaken::give_up_full(job, later)?;
+        Ok(job.is_over(id)?.then_some(()))
+    })?;
     seat.with(what, |job| {
         let (state, out, _) = job.engine.stream_mut(id)?;
         if let Some(Untaken { waiting, before }) = untaken {

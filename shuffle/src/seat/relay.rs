@@ -58,7 +58,9 @@ pub(super) fn answer(
 /// What has ended the job, which the ranks of this process hear of too.
 pub(crate) fn relay(seat: Inline<'static>) -> Result<()> {
     let (seat, outcome) = serve(seat);
-    if let Err(error) = &outcome {
+    if let Err(error) = &outcome
+        && !goes_without(&seat)
+    {
         // The ranks hear of it by the board, or, where they only wait for an answer, by that.
         seat.look(|job| job.give_up(error.clone()));
     }
@@ -89,8 +91,18 @@ fn serve(seat: Inline<'static>) -> (Inline<'static>, Result<()>) {
         Err(error) => return (seat, Err(error)),
     };
     let ended = fenced.and_then(|bootstrap| end(&seat, bootstrap));
+    if ended.is_err() && goes_without(&seat) {
+        return (seat, ended);
+    }
     let ended = told(&seat, ended);
     (seat, ended)
+}
+
+/// Whether its ranks end without it, since another agent of their node is gone: what it ends with
+/// is nothing to them.
+fn goes_without(seat: &Inline<'_>) -> bool {
+    seat.look(|job| job.goes_without_agents())
+        .unwrap_or_default()
 }
 
 /// Until all ranks of this process are ready to join.
@@ -281,6 +293,7 @@ fn outlast_node(seat: &Inline<'_>) -> Result<()> {
     })?;
     seat.wait(what, |job| {
         let is_over = job.has_node_arrived()? && job.engine.has_relayed_results();
+        let is_over = is_over || job.goes_without_agents();
         Ok((is_over || Instant::now() >= deadline).then_some(()))
     })
 }

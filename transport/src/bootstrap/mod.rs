@@ -212,6 +212,12 @@ pub trait Bootstrap: Send {
     }
 }
 
+/// Takes leave of a launcher that would take the end of this process for a crash, where that ends
+/// by `_exit`: `exit` does this by itself. No job may be there any more.
+pub fn take_leave() {
+    pmix::take_leave();
+}
+
 /// Finds the launcher (or takes `forced`) and connects to it; `deadline` bounds every wait, then
 /// and later.
 ///

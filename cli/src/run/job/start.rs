@@ -77,8 +77,10 @@ impl Job {
             .collect();
         let on_each = vec![self.spec.agents; self.spec.node_sizes.len()];
         let mut environment = self.environment(agent, &on_each);
-        // Ranks may have one job after the other; agents are ended when all ranks have.
-        if std::env::var_os(ENV_LINGER).is_none() {
+        // Ranks may have one job after the other; agents are ended when all ranks have. What runs
+        // an agent sees its own end.
+        let linger = std::env::var_os(ENV_LINGER).filter(|text| !text.is_empty());
+        if linger.is_none() && self.spec.agent_under.is_empty() {
             environment.push((ENV_LINGER.into(), NEVER.into()));
         }
         let name = match self.spec.agents {

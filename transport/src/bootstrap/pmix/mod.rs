@@ -20,7 +20,7 @@ use crate::at_exit::{self, AtExit};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::masked;
-use crate::sync::{AtomicBool, Ordering, PoisonError, StaticMutex};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, PoisonError, StaticMutex};
 use crate::topology::{NodeId, Rank, Topology};
 
 pub(super) use abi::is_loadable;
@@ -28,8 +28,10 @@ pub(super) use abi::is_loadable;
 /// First byte of each value: ours, and never empty.
 const MARK: u8 = b't';
 
-/// How long it may take to leave, at the end of a process that has not done so before.
-const LEAVE: Duration = Duration::from_secs(2);
+/// How long it may take to leave, at the end of the process; a server may have many to hear then.
+const LEAVE: Duration = Duration::from_secs(30);
+/// Where a call to it has not come back.
+const LEAVE_STUCK: Duration = Duration::from_secs(2);
 
 /// Connection of one rank to a PMIx server.
 pub struct Pmix {
@@ -122,6 +124,8 @@ struct Line {
     /// leave counts only once all users of the library have taken theirs. Pairs with itself: who
     /// takes it back takes leave, and nothing is read by it.
     has_joined: AtomicBool,
+    /// Calls whose callers have given up and that have not come back. It alone is asked.
+    given_up: AtomicU32,
     home: Home,
 }
 
@@ -148,8 +152,11 @@ impl Line {
             functions,
             calls,
             has_joined: AtomicBool::new(false),
+            given_up: AtomicU32::new(0),
             home: Home::here(),
         });
+        let guarded: Weak<dyn AtExit> = Arc::<Self>::downgrade(&new);
+        at_exit::guard(guarded);
         Ok(Arc::clone(line.insert(new)))
     }
 
@@ -163,10 +170,25 @@ impl Line {
             let _ = answer.send(pmix.finalize()); // nobody waits so long
         });
         let sent = self.calls.send(finalize).is_ok();
-        let left = sent.then(|| answered.recv_timeout(LEAVE));
+        let wait = if self.is_stuck() { LEAVE_STUCK } else { LEAVE };
+        let left = sent.then(|| answered.recv_timeout(wait));
         if !matches!(left, Some(Ok(abi::SUCCESS))) {
             tracing::warn!("the launcher may take the exit of this process for a crash");
         }
+    }
+}
+
+impl Line {
+    fn is_stuck(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Takes leave of the server, of a process that ends without its exit's doing so.
+pub(super) fn take_leave() {
+    let line = LINE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(line) = line {
+        line.leave();
     }
 }
 
@@ -186,8 +208,6 @@ struct Session {
     wait: Duration,
     me: Process,
     size: u32,
-    /// A call did not come back: the thread will never take another.
-    stuck: bool,
 }
 
 impl Session {
@@ -195,13 +215,13 @@ impl Session {
         let line = Line::of_process()?;
         let mut session = Self {
             line,
-            number: next_session(),
+            number: 0,
             wait,
             me: Process::NOBODY,
             size: 0,
-            stuck: false,
         };
         session.me = session.join()?;
+        session.number = next_session();
         let job = Process {
             rank: abi::RANK_WILDCARD,
             ..session.me
@@ -230,15 +250,18 @@ impl Session {
 
     /// Joins the server, unless an earlier job of the process has done so. Returns who this is.
     fn join(&mut self) -> Result<Process> {
-        let functions = self.line.functions;
-        if self.line.has_joined.load(Ordering::Relaxed) {
-            return self.call("asking who this is", |_, me| *me);
-        }
-        let (code, me) = self.call("PMIx_Init", |pmix, me| (pmix.init(me), *me))?;
-        check(&functions, "PMIx_Init", code)?;
-        self.line.has_joined.store(true, Ordering::Relaxed);
-        let line: Weak<dyn AtExit> = Arc::<Line>::downgrade(&self.line);
-        at_exit::guard(line);
+        let line = Arc::clone(&self.line);
+        // Also where nobody waits for it any more, or two jobs start at once.
+        let (code, me) = self.call("PMIx_Init", move |pmix, me| {
+            if line.has_joined.load(Ordering::Relaxed) {
+                return (abi::SUCCESS, *me);
+            }
+            let code = pmix.init(me);
+            let is_in = matches!(code, abi::SUCCESS | abi::OPERATION_SUCCEEDED);
+            line.has_joined.store(is_in, Ordering::Relaxed);
+            (code, *me)
+        })?;
+        check(&self.line.functions, "PMIx_Init", code)?;
         Ok(me)
     }
 
@@ -260,21 +283,33 @@ impl Session {
         doing: &str,
         call: impl FnOnce(&Functions, &mut Process) -> T + Send + 'static,
     ) -> Result<T> {
-        let stuck = || {
-            failed(format!(
+        if self.line.is_stuck() {
+            return Err(failed(format!(
                 "no answer while {doing}: an earlier call to the PMIx server is still waiting"
-            ))
-        };
-        if self.stuck {
-            return Err(stuck());
+            )));
         }
         let (answer, answered) = channel();
-        let boxed: Call = Box::new(move |pmix, me| drop(answer.send(call(pmix, me))));
-        self.line.calls.send(boxed).map_err(|_| stuck())?;
+        let (line, is_wanted) = (Arc::clone(&self.line), Arc::new(AtomicBool::new(true)));
+        let wanted = Arc::clone(&is_wanted);
+        let boxed: Call = Box::new(move |pmix, me| {
+            // Of one that was given up before its turn others would not know.
+            if wanted.load(Ordering::Acquire) {
+                drop(answer.send(call(pmix, me)));
+            }
+            if !wanted.swap(false, Ordering::AcqRel) {
+                line.given_up.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        let gone = || failed(format!("the thread for PMIx has ended while {doing}"));
+        self.line.calls.send(boxed).map_err(|_| gone())?;
         answered.recv_timeout(self.wait).map_err(|error| {
-            self.stuck = true;
             match error {
                 RecvTimeoutError::Timeout => {
+                    self.line.given_up.fetch_add(1, Ordering::Relaxed);
+                    if !is_wanted.swap(false, Ordering::AcqRel) {
+                        // It has just come back.
+                        self.line.given_up.fetch_sub(1, Ordering::Relaxed);
+                    }
                     let hint = if doing == FENCE {
                         "; PMIx does not tell which ranks are missing"
                     } else {
@@ -285,9 +320,7 @@ impl Session {
                         self.wait
                     ))
                 }
-                RecvTimeoutError::Disconnected => {
-                    failed(format!("the thread for PMIx has ended while {doing}"))
-                }
+                RecvTimeoutError::Disconnected => gone(),
             }
         })
     }
