@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use launched::agents::{
-    Agents, descriptors, end_well, role, shared_mappings, start_agent, start_agent_named,
-    start_rank_at, threads_of_jobs, watched_processes,
+    Agents, both_of, descriptors, end_well, role, shared_mappings, start_agent, start_agent_named,
+    start_rank_at, start_two, threads_of_jobs, watched_processes,
 };
 use launched::kills::{Random, Times, asked_for};
 use launched::{Launched, alive, until};
@@ -349,6 +349,41 @@ fn an_agent_that_is_killed_at_any_point_has_a_successor_for_the_next_job() {
     assert!(kills < QUICK_AGENTS[0] || met.len() >= 3, "{met:?}");
     agent.signal(libc::SIGTERM);
     assert_eq!(agent.wait().status, 0);
+}
+
+/// Whichever of them it is, and wherever they are, they end well once all have joined.
+#[test]
+fn ranks_of_one_node_end_well_when_one_of_its_agents_is_killed_at_any_point() {
+    let test = "ranks_of_one_node_end_well_when_one_of_its_agents_is_killed_at_any_point";
+    if let Some(role) = role() {
+        return take_part(&role);
+    }
+    let (kills, mut random) = asked_for(QUICK_AGENTS[1]);
+    let mut met = BTreeMap::<_, u64>::new();
+    for number in 0..kills {
+        let phase = PHASES[1 + number as usize % 4];
+        let (agents, name) = start_two("killed-nics", &["--linger-ms", "never"]);
+        let victim = random.below(2) as usize;
+        let what = format!("kill {number}, of agent {victim} after `{phase}`");
+        let mut job: Vec<_> = (0..RANKS)
+            .map(|place| start_rank_at(place, test, &name, "", "life"))
+            .collect();
+        let heard = random.below(RANKS.into()) as usize;
+        wait_for_moment(&mut job[heard], phase, (number, &mut random));
+        let last = last_phase(&job[heard].said());
+        // SAFETY: a system call on integers; what has started it has not reaped it.
+        let killed = unsafe { libc::kill(both_of(&agents)[victim] as i32, libc::SIGKILL) };
+        assert_eq!(killed, 0);
+        let had_all_left = have_all_left(&job);
+        wait_for_ends(&mut job, &what);
+        check_orphans(&job, had_all_left, true, &what);
+        end_well_or_not(job);
+        // The other one has ended its part, too.
+        agents.wait();
+        *met.entry(last).or_default() += 1;
+    }
+    eprintln!("where the agents' ranks were: {met:?}");
+    assert!(kills < QUICK_AGENTS[1] || met.len() >= 3, "{met:?}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use launched::agents::{
-    ENV_ROLE, exchange_until_told, go_on_without_agent, has_ended_well, have_attached, role,
-    signal_and_wait, start_rank, threads_of_jobs, watched_processes,
+    ENV_ROLE, both_of, exchange_until_told, go_on_without_agent, has_ended_well, have_attached,
+    role, signal_and_wait, start_rank, start_two, threads_of_jobs, watched_processes,
 };
 use launched::{Launched, alive, until};
 use trihop::channel::{Descriptor, Return, Timeout};
@@ -233,31 +233,6 @@ fn a_job_of_which_one_of_several_agents_is_killed_ends_with_an_error_that_names_
         let mut all = agents.iter().chain(&ranks);
         assert!(!all.any(|&process| alive(process)), "{said}");
     }
-}
-
-/// Two agents of this node for three ranks, started by one command that is ready; and their name.
-fn start_two(what: &str, linger: &[&str]) -> (Launched, String) {
-    let name = format!("trihop-test-{what}-{}", std::process::id());
-    // Whoever runs the tests may ignore signals, as `nohup` and `&` of a script do.
-    let mut command = Command::new("env");
-    command.args(["--default-signal=INT,HUP,TERM", TRIHOP]);
-    command.args(["agent", "--nics", "2", "--ranks", "3", "--name", &name]);
-    command.args(linger);
-    let mut agents = Launched::start(command);
-    assert_eq!(agents.wait_for_lines(1), [format!("ready {name}")]);
-    (agents, name)
-}
-
-/// The agents, without the process that watches over what they start.
-fn both_of(agents: &Launched) -> Vec<u32> {
-    let is_warden = |id: &u32| {
-        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
-        name.trim() == "trihop-warden"
-    };
-    let mut processes = agents.children_with("agent");
-    processes.retain(|id| !is_warden(id));
-    assert_eq!(processes.len(), 2);
-    processes
 }
 
 /// Ranks that run on, and end well once they are told.

@@ -260,9 +260,10 @@ impl JobState {
         let asked = self.explained(asked).map(Some);
         // Nothing follows to an agent that is gone, and the rest goes on.
         self.check_agent()?;
-        match self.goes_without_agents() {
-            true => Ok(None),
-            false => asked.map_err(|error| self.fail(error)),
+        match asked {
+            // Others may have ended the job without it before this rank has looked.
+            Err(_) if self.goes_without_agents() || self.lives.is_over() => Ok(None),
+            asked => asked.map_err(|error| self.fail(error)),
         }
     }
 

@@ -120,6 +120,31 @@ pub fn watched_processes(agent: u32) -> usize {
     pidfds.count()
 }
 
+/// Two agents of this node for three ranks, started by one command that is ready; and their name.
+pub fn start_two(what: &str, linger: &[&str]) -> (Launched, String) {
+    let name = format!("trihop-test-{what}-{}", std::process::id());
+    // Whoever runs the tests may ignore signals, as `nohup` and `&` of a script do.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,HUP,TERM", TRIHOP]);
+    command.args(["agent", "--nics", "2", "--ranks", "3", "--name", &name]);
+    command.args(linger);
+    let mut agents = Launched::start(command);
+    assert_eq!(agents.wait_for_lines(1), [format!("ready {name}")]);
+    (agents, name)
+}
+
+/// The agents, without the process that watches over what they start.
+pub fn both_of(agents: &Launched) -> Vec<u32> {
+    let is_warden = |id: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
+        name.trim() == "trihop-warden"
+    };
+    let mut processes = agents.children_with("agent");
+    processes.retain(|id| !is_warden(id));
+    assert_eq!(processes.len(), 2);
+    processes
+}
+
 /// Signals a process that takes signals by a descriptor, and waits until it has taken this one.
 pub fn signal_and_wait(process: &Launched, signal: i32) {
     process.signal(signal);
