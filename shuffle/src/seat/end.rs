@@ -126,6 +126,7 @@ impl Untaken {
             let (state, _, _) = job.engine.stream_mut(*id)?;
             if matches!(&state.sink, Sink::Queue(queue) if queue.is_blocked()) {
                 *untaken = Self::give_up(state);
+                job.bell.ring(); // what waits for room there moves on
             }
         }
         Ok(())

@@ -392,28 +392,40 @@ fn the_end_of_a_fence_is_progress_though_nothing_comes() {
     }
 }
 
+macro_rules! send_to_who_leaves {
+    ($job:expr, $rank:expr, $bytes:expr) => {{
+        let job = $job;
+        let _first = job.shuffle("first").handler(|_, _| ()).open()?;
+        let untaken = job.shuffle("untaken").open()?;
+        if $rank == 0 {
+            for _ in 0..20_000 {
+                untaken.send(Rank(1), 0, &[7; $bytes])?;
+            }
+        }
+        job.shutdown()
+    }};
+}
+
 /// One rank sends more than there is room for, on a stream that nobody takes from, and the other
 /// leaves the job, where another stream was opened first.
 #[test]
 fn a_rank_that_leaves_waits_for_nobody_who_sends_to_what_it_does_not_take() {
     const BYTES: usize = 1000;
     for route in ["on one node", "on two nodes"] {
-        let program = |rank: u32, bootstrap: Custom| -> Result<()> {
+        let threaded = |rank: u32, bootstrap: Custom| -> Result<()> {
+            let job = threaded::Job::start_with(single(), Box::new(bootstrap))?;
+            send_to_who_leaves!(job, rank, BYTES)
+        };
+        let inline = |rank: u32, bootstrap: Custom| -> Result<()> {
             let job = Job::start_with(single(), Box::new(bootstrap))?;
-            let _first = job.shuffle("first").handler(|_, _| ()).open()?;
-            let untaken = job.shuffle("untaken").open()?;
-            if rank == 0 {
-                for _ in 0..20_000 {
-                    untaken.send(Rank(1), 0, &[7; BYTES])?;
-                }
-            }
-            job.shutdown()
+            send_to_who_leaves!(job, rank, BYTES)
         };
         let node = match route {
             "on one node" => |_| 0,
             _ => |rank| rank,
         };
-        for (rank, outcome) in ranks(2, node, program) {
+        let outcomes = [ranks(2, node, inline), ranks(2, node, threaded)];
+        for (rank, outcome) in outcomes.into_iter().flatten() {
             assert_eq!(outcome, Ok(()), "rank {rank}, {route}");
         }
     }
