@@ -430,7 +430,10 @@ impl Job {
                 let is_said = self.spec.says_why && status.code().is_some();
                 let text = Some(text).filter(|_| !is_said);
                 match (rank >= self.ranks, status.code()) {
-                    // It is the cause.
+                    // It is the cause, or nobody is left to be.
+                    (true, Some(_)) if was_released => {
+                        self.end(status_of(status), text.as_deref());
+                    }
                     (true, None) => self.end(status_of(status), text.as_deref()),
                     (false, _) if self.spec.agents == 0 => {
                         self.end(status_of(status), text.as_deref());
