@@ -181,7 +181,8 @@ pub trait Bootstrap: Send {
     /// next.
     fn abort(&mut self, status: i32, why: &str);
 
-    /// Takes leave of the launcher; nothing may be called after it.
+    /// Ends the job at the launcher, of which PMIx hears no more until the process exits; nothing
+    /// may be called after it.
     ///
     /// # Errors
     /// When the launcher does not answer.
