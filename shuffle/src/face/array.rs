@@ -558,7 +558,7 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
             with_scratch(|bytes| match tell(&mut table, bytes)? {
                 Some((target, kind)) if spills => self
                     .handle
-                    .spill(|out| out.send_or_spill(target, kind, bytes)),
+                    .spill_only(|out| out.send_or_spill(target, kind, bytes)),
                 Some((target, kind)) => self
                     .handle
                     .try_send(|out| out.try_send(target, kind, bytes)),
@@ -570,18 +570,19 @@ impl<E, T, C: Codec<E> + Codec<T>, S: Seat> Array<E, T, C, S> {
             }
             Ok(())
         };
-        if self.handle.seat.is_in_handler() {
-            return attempt(true);
-        }
-        match attempt(false) {
-            Ok(()) => self.handle.pass_by(),
-            Err(Error::WouldBlock) => {
-                // One record of this thread at a time is more than queues take.
-                self.handle.wait_for_spill()?;
-                attempt(true)
-            }
-            Err(error) => Err(error),
-        }
+        let changed = match self.handle.seat.is_in_handler() {
+            true => attempt(true),
+            false => match attempt(false) {
+                Err(Error::WouldBlock) => {
+                    // One record of this thread at a time is more than queues take.
+                    self.handle.wait_for_spill()?;
+                    attempt(true)
+                }
+                changed => changed,
+            },
+        };
+        // Handlers need the table: there is progress without it alone.
+        changed.and_then(|()| self.handle.pass_by())
     }
 
     /// Leaves behind the steps and fences that are over.

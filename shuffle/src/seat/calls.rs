@@ -122,23 +122,36 @@ impl<S: Seating> Handle<S> {
     #[inline(always)] // part of every such send
     pub(crate) fn spill(
         &self,
-        mut send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
+        send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
     ) -> Result<()> {
         if !self.seat.is_at_end() {
             return self.send_with(noting_overfilled::<S>(send_or_spill));
         }
-        self.send_with(noting_overfilled::<S>(|out: &mut Outbound| {
-            out.check_not_ending("a send")?;
-            send_or_spill(out)
-        }))?;
+        self.send_with(noting_overfilled::<S>(in_step(send_or_spill)))?;
         self.drain_spill()
     }
 
-    /// Progress as long as that makes room for what was spilled too much.
+    /// The same without progress, of who has what handlers need: [`Handle::pass_by`] makes it.
+    pub(crate) fn spill_only(
+        &self,
+        send_or_spill: impl FnMut(&mut Outbound) -> Result<()>,
+    ) -> Result<()> {
+        match self.seat.is_at_end() {
+            true => self.with_out("a send", noting_overfilled::<S>(in_step(send_or_spill))),
+            false => self.with_out("a send", noting_overfilled::<S>(send_or_spill)),
+        }
+    }
+
+    /// Progress as long as that makes room for what was spilled too much; none while this thread
+    /// has what handlers need.
     fn drain_spill(&self) -> Result<()> {
-        while self.with_out("a send", |out| Ok(out.keeps_deliveries_waiting()))?
-            && self.seat.progress("a send")?
-        {}
+        while self.with_out("a send", |out| Ok(out.keeps_deliveries_waiting()))? {
+            match self.seat.progress("a send") {
+                Ok(true) => {}
+                Ok(false) | Err(Error::Nested(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 
@@ -310,10 +323,14 @@ impl<S: Seating> Handle<S> {
         outcome
     }
 
-    /// Makes progress where as many calls have sent since the last as may.
+    /// Makes progress where as many calls have sent since the last as may, or where a send at the
+    /// end of a step has spilled too much.
     pub(crate) fn pass_by(&self) -> Result<()> {
-        match self.with_out("a send", |out| Ok(out.count_call()))? {
-            true => self.seat.progress_in_passing(),
+        if self.with_out("a send", |out| Ok(out.count_call()))? {
+            self.seat.progress_in_passing()?;
+        }
+        match self.seat.is_at_end() {
+            true => self.drain_spill(),
             false => Ok(()),
         }
     }
@@ -525,6 +542,16 @@ fn noting_overfilled<S: Seating>(
             note_overfilled(out.gauge());
         }
         sent
+    }
+}
+
+/// A send at the end of a step, which the stream's next step binds.
+fn in_step(
+    mut send: impl FnMut(&mut Outbound) -> Result<()>,
+) -> impl FnMut(&mut Outbound) -> Result<()> {
+    move |out| {
+        out.check_not_ending("a send")?;
+        send(out)
     }
 }
 

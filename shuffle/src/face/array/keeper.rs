@@ -77,9 +77,13 @@ where
             MOVED | GONE => {
                 let moves = word(&mut rest).ok_or_else(no_words)?;
                 let rank = (message.kind == MOVED).then_some(source);
+                if !table.knows(key) {
+                    table.early.insert(key);
+                }
                 let noted = table.note(key, rank, moves);
                 noted.map_err(|why| no_value(source, format!("element {key}: {why}")))
             }
+            INSERTED if table.early.remove(&key) => Ok(()),
             INSERTED if table.knows(key) => {
                 let why = format!("element {key} was inserted twice, the second time by that rank");
                 Err(no_value(source, why))
@@ -175,6 +179,10 @@ where
             let why = format!("element {key} comes to where it is");
             return Err(no_value(source, why));
         }
+        let owner = self.owners.of(key);
+        if owner == outbox.rank() && !table.knows(key) {
+            table.early.insert(key);
+        }
         table.elsewhere.remove(&key);
         let heard = |from: &u32| table.heard.get(from).copied().unwrap_or(0);
         let ahead = seen.iter().filter(|(from, number)| heard(from) < **number);
@@ -185,7 +193,6 @@ where
             ahead,
         };
         table.here.insert(key, local);
-        let owner = self.owners.of(key);
         if owner != outbox.rank() {
             let sent = with_words(&[key, moves], |bytes| outbox.send(owner, MOVED, bytes));
             self.elements.keep(table, sent);

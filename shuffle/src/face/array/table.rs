@@ -1,6 +1,6 @@
 //! Where the elements of an array are, as a rank knows it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 use trihop_transport::topology::Rank;
@@ -45,6 +45,9 @@ pub struct Table<E> {
     /// On the owner of a key as long as there is the element; else for the step in which it has
     /// left, and the one behind that.
     pub elsewhere: ByKey<Elsewhere>,
+    /// Keys that this rank owns, whose elements have moved before it has heard that they were
+    /// inserted: these two come from different ranks.
+    pub early: HashSet<u64>,
     /// Elements that this rank has inserted, less those that it has removed.
     pub inserted: i64,
     /// Broadcasts heard, by source.
@@ -68,6 +71,7 @@ impl<E> Table<E> {
         Self {
             here: ByKey::default(),
             elsewhere: ByKey::default(),
+            early: HashSet::new(),
             inserted: 0,
             heard: HashMap::new(),
             log: Vec::new(),

@@ -1,6 +1,7 @@
 // Atomics come from `sync`, by which models replace them; clippy sees through that.
 #![allow(clippy::disallowed_types)]
 
+mod moves;
 mod steps;
 
 use std::sync::OnceLock;
