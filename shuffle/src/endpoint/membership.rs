@@ -176,10 +176,11 @@ impl Engine {
             .for_each(|state| state.urgent = 0);
     }
 
-    /// Whether all that had come from members that are lost has moved on.
+    /// Whether all that had come from members that are lost has moved on. Nothing of streams that
+    /// are closed does, or will.
     pub fn has_drained_lost(&self) -> bool {
-        let mut streams = self.streams.iter();
-        streams.all(|state| state.inbound.lost.is_empty())
+        let mut open = self.open.iter();
+        open.all(|&at| self.streams[at].inbound.lost.is_empty())
     }
 
     /// Whether this endpoint exchanges anything with another: on its node, or over a link.

@@ -289,14 +289,30 @@ impl Links {
                 self.post_again(class, number, buffer);
                 Ok(())
             }
-            Completion::Failed { peer, error, .. } => {
+            Completion::Failed {
+                peer,
+                error,
+                buffer,
+                ..
+            } => {
                 if matches!(class, TagClass::Segment | TagClass::Read) {
                     self.fetch_failed(number, queues);
                 }
                 let rank = peer.and_then(|p| queues.members.end_of(p));
+                let is_slot =
+                    matches!(class, TagClass::Control | TagClass::Small | TagClass::Large);
                 match rank {
                     // Nothing else is to be expected of its links.
                     Some(rank) if queues.lost.contains(&rank) => Ok(()),
+                    // The kernel may give up on a connection of one that is lost a quarter of an
+                    // hour later. Others use what was posted.
+                    None if is_slot && !queues.lost.is_empty() => {
+                        tracing::debug!(%error, "a receive has failed, and somebody is lost");
+                        if let Some(buffer) = buffer {
+                            self.post_again(class, number, buffer);
+                        }
+                        Ok(())
+                    }
                     None if queues.has_uncut() => {
                         tracing::debug!(%error, "a link has failed, of one that is lost");
                         Ok(())
@@ -403,6 +419,21 @@ impl Links {
         Ok(())
     }
 
+    /// A connection that breaks between two that live takes with it what the provider had taken:
+    /// nobody else notices.
+    fn check_whole(&mut self, index: usize, header: &BatchHeader, now_ns: u64) -> Result<()> {
+        let missed = self.incoming[index].misses(header.sequence, now_ns);
+        let Some(number) = missed else {
+            return Ok(());
+        };
+        let rank = header.source.0;
+        let why = format!(
+            "its batch {number} has not come, and word that it was sent came a minute ago: a \
+             connection may have broken"
+        );
+        Err(trihop_transport::Error::LinkFailed { rank, why }.into())
+    }
+
     fn control(
         &mut self,
         buffer: Buffer,
@@ -413,8 +444,10 @@ impl Links {
         let mut sender = None;
         if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
             sender = Some(index);
+            let now_ns = queues.now_ns;
             let remote = &mut queues.remotes[index];
             self.counters(index, &header, Place::before(header.sequence), remote)?;
+            self.check_whole(index, &header, now_ns)?;
             let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
             let notices = <[ClearToSend]>::ref_from_bytes(notices).map_err(|_| {
                 Error::bad_peer(header.source.0, "clear-to-send notices of a wrong length")
@@ -530,6 +563,7 @@ impl Links {
             .window
             .insert(header.sequence, arrival)
             .map_err(|e| bad(e.to_string()))?;
+        self.check_whole(index, &header, queues.now_ns)?;
         self.list(index);
         Ok(())
     }

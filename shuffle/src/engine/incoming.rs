@@ -61,6 +61,21 @@ impl Arrival {
 /// After this long a peer that has not granted anything is asked again.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
+/// A batch that has not come is lost where later ones, or word of it, have come for so long: no
+/// fabric takes as long to mend their order.
+const LOST_NS: u64 = 60_000_000_000;
+
+/// Between two messages of a peer no more than this counts of it: whoever is stopped, or computes,
+/// may have what the provider needs to bring the batch.
+const MOST_BETWEEN_NS: u64 = 6_000_000_000;
+
+/// The next batch of a link, which has not come although later ones were heard of.
+struct Missing {
+    number: u64,
+    heard_ns: u64,
+    missed_ns: u64,
+}
+
 /// Receiving side of one link, made when the link is first used.
 pub(crate) struct Incoming {
     pub window: Window<Arrival>,
@@ -103,6 +118,7 @@ pub(crate) struct Incoming {
     pub must_recall: bool,
     /// The endpoint at the other end is lost: nobody is to be told anything.
     pub is_lost: bool,
+    missing: Option<Missing>,
 }
 
 /// What a peer has been told, for a header that is not sent after all.
@@ -138,6 +154,7 @@ impl Incoming {
             recalled: false,
             must_recall: false,
             is_lost: false,
+            missing: None,
             window: Window::new(maxrpc as usize),
             receiving,
             controls: Controls::default(),
@@ -168,6 +185,28 @@ impl Incoming {
     /// came behind it is here, or may be on its way.
     pub fn must_go_on(&self) -> bool {
         self.in_record && self.window.is_empty() && self.receiving.large_outstanding() == 0
+    }
+
+    /// The peer has sent all batches before this number: the next one of them, where that has been
+    /// missing for so long that it comes no more.
+    pub fn misses(&mut self, before: u64, now_ns: u64) -> Option<u64> {
+        let next = self.window.next();
+        if self.is_lost || next >= before || self.window.peek().is_some() {
+            self.missing = None;
+            return None;
+        }
+        let missing = self.missing.take().filter(|missing| missing.number == next);
+        let (before_ns, missed_ns) = match missing {
+            Some(missing) => (missing.heard_ns, missing.missed_ns),
+            None => (now_ns, 0),
+        };
+        let missed_ns = missed_ns + now_ns.saturating_sub(before_ns).min(MOST_BETWEEN_NS);
+        self.missing = Some(Missing {
+            number: next,
+            heard_ns: now_ns,
+            missed_ns,
+        });
+        (missed_ns >= LOST_NS).then_some(next)
     }
 
     /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by

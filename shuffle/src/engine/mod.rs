@@ -376,7 +376,7 @@ impl StreamState {
             }
             worked |= posted > 0;
         }
-        worked |= links.send_controls(link, remotes, notices, idle, &mut self.stats)?;
+        worked |= links.send_controls(link, remotes, notices, (idle, now_ns), &mut self.stats)?;
         remotes.rest(|index| links.may_rest(index));
         Ok(worked)
     }

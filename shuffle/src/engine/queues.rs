@@ -300,6 +300,11 @@ impl Queues {
         if self.lost.contains(&end) {
             self.lanes.lose(end);
             self.remotes.lose(end);
+            let links = self.remotes.iter().filter(|link| link.end == end);
+            if links.count() == 1 {
+                // What comes over it counts no more, as when there was none.
+                self.cut.push(end);
+            }
         }
         Some(edge)
     }

@@ -226,9 +226,11 @@ impl Parked {
         self.due.pop_front()
     }
 
-    /// Whether there is any.
-    pub fn has_due(&self) -> bool {
-        !self.due.is_empty()
+    /// Whether there is anything to be done by who does not use the state: calls that are due, or
+    /// somebody to be woken.
+    #[inline]
+    pub fn leaves_more(&self) -> bool {
+        !(self.due.is_empty() && self.woken.is_empty())
     }
 
     fn of_stream(&self, stream: usize) -> Option<&UnderWay> {

@@ -26,6 +26,10 @@ use announced::{Announced, Exposed, Ready, announce};
 /// After this long without anything to send, large slots go back to their receiver.
 const IDLE_NS: u64 = 20_000_000;
 
+/// A batch that is not accepted after so long may be lost with the connection that it went over: the
+/// other end is told each time how many have left, and finds out.
+const OVERDUE_NS: u64 = 5_000_000_000;
+
 /// Sizes that all links of a stream share.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BatchSizes {
@@ -112,6 +116,8 @@ pub(crate) struct RemoteQueue {
     pub wire_bytes: u64,
     /// When each batch in flight was posted.
     posted_ns: VecDeque<u64>,
+    /// When a control message last said how many batches have left.
+    told_ns: u64,
     /// Numbers of the batches, open or unacknowledged, that hold sends of this rank's own; kept
     /// where these are limited.
     own: VecDeque<u64>,
@@ -157,6 +163,7 @@ impl RemoteQueue {
             counters: QueueCounters::default(),
             wire_bytes: 0,
             posted_ns: VecDeque::new(),
+            told_ns: 0,
             own: VecDeque::new(),
             trace: Trace::default(),
         }
@@ -379,6 +386,18 @@ impl RemoteQueue {
             .iter()
             .map(move |&posted| now_ns.saturating_sub(posted));
         (self.credit.accepted()..).zip(ages)
+    }
+
+    /// Whether the other end is to be told how many batches have left: it has not accepted one of
+    /// them for long.
+    pub fn is_overdue(&self, now_ns: u64) -> bool {
+        let posted = self.posted_ns.front().filter(|_| !self.is_lost);
+        posted.is_some_and(|&posted| now_ns.saturating_sub(posted.max(self.told_ns)) >= OVERDUE_NS)
+    }
+
+    /// A control message has said it.
+    pub fn told(&mut self, now_ns: u64) {
+        self.told_ns = now_ns;
     }
 
     /// What contradicts itself in this queue, if anything does.

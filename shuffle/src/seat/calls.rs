@@ -389,9 +389,11 @@ impl<S: Seating> Handle<S> {
             // No end of the stream can come any more: what others send on it is dropped.
             let _ = self.seat.with(what, |job| {
                 let (state, ..) = job.engine.stream_mut(self.id)?;
-                if matches!(state.sink, Sink::Handler) {
-                    state.sink = Sink::Closed;
+                if let Some(lost) = state.give_up_untaken() {
+                    state.warn_of_lost(lost);
                 }
+                state.sink = Sink::Closed;
+                job.bell.ring(); // what waits for room there moves on
                 Ok(())
             });
         }

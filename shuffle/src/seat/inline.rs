@@ -220,6 +220,13 @@ impl<'h> Inline<'h> {
         }
     }
 
+    /// Wakes who waits for what is over, with nothing in use.
+    fn wake_woken(&self) {
+        if let Some(woken) = self.look(|state| state.parked.take_woken()) {
+            wake_each(woken);
+        }
+    }
+
     fn check_not_taking(&self, what: &'static str) -> Result<()> {
         match self.0.taking.get() {
             true => Err(Error::Nested(what)),
@@ -284,13 +291,19 @@ impl<'h> Inline<'h> {
             let worked = match self.round(&mut state) {
                 Ok(worked) => worked,
                 // Who has got what this waits for may end at once, and is no failure of this call.
-                Err(error) => match done(&mut state) {
-                    Ok(Some(value)) => return Ok(Some(value)),
-                    _ => return Err(error),
-                },
+                Err(error) => {
+                    let outcome = match done(&mut state) {
+                        Ok(Some(value)) => Ok(Some(value)),
+                        _ => Err(error),
+                    };
+                    drop(state);
+                    self.wake_woken();
+                    return outcome;
+                }
             };
-            if state.parked.has_due() {
+            if state.parked.leaves_more() {
                 drop(state);
+                self.wake_woken();
                 self.call_due();
                 wait_is_over();
                 continue;
@@ -437,13 +450,16 @@ impl<'h> Seating for Inline<'h> {
     fn progress(&self, what: &'static str) -> Result<bool> {
         self.check_not_taking(what)?;
         let mut state = self.state(what)?;
-        let worked = self.round(&mut state)?;
-        let has_due = state.parked.has_due();
+        let worked = self.round(&mut state);
+        let leaves_more = state.parked.leaves_more();
         drop(state);
-        if has_due {
-            self.call_due();
+        if leaves_more {
+            self.wake_woken();
+            if worked.is_ok() {
+                self.call_due();
+            }
         }
-        Ok(worked)
+        worked
     }
 
     fn progress_in_passing(&self) -> Result<()> {
@@ -605,10 +621,11 @@ impl<'h> Seating for Inline<'h> {
             let is_closed = stream.is_ok_and(|(stream, _)| matches!(stream.sink, Sink::Closed));
             is_closed || state.check_failure().is_err()
         };
-        let state = self.0.state.try_borrow();
-        if !failed || state.is_ok_and(|state| has_ended(&state)) {
+        let is_gone = !failed || (self.0.state.try_borrow()).is_ok_and(|state| has_ended(&state));
+        if is_gone {
             self.drop_handler(id.stream);
         }
+        self.wake_woken();
     }
 
     /// Takes and delivers nothing more. Handlers may own handles of this job's streams: that circle
@@ -621,6 +638,7 @@ impl<'h> Seating for Inline<'h> {
         let handlers = handlers.map(|mut table| std::mem::take(&mut *table));
         drop(handlers); // with nothing borrowed: they may own more than that
         self.0.at_ends.clear();
+        self.wake_woken();
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {

@@ -48,6 +48,11 @@ pub(super) fn is_cut(code: i32) -> bool {
         sys::FI_ECANCELED,
         libc::EPIPE,
         libc::EREMOTEIO,
+        // A node or a network that is gone, once the kernel gives up on it.
+        libc::EHOSTUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENETUNREACH,
+        libc::ENETDOWN,
     ]
     .contains(&code)
 }

@@ -26,7 +26,7 @@ impl Links {
         link: &mut dyn Link,
         remotes: &mut Remotes,
         pool: &Pool,
-        idle: bool,
+        (idle, now_ns): (bool, u64),
         stats: &mut Stats,
     ) -> Result<bool> {
         let mut told = false;
@@ -43,7 +43,8 @@ impl Links {
                         || withheld >= WITHHELD_ROUNDS
                         || incoming.unacknowledged * 2 >= remote.credit.max_in_flight()
                         || incoming.starves())
-                || incoming.controls.must_send();
+                || incoming.controls.must_send()
+                || remote.is_overdue(now_ns);
             if !due || !incoming.controls.may_send() {
                 continue;
             }
@@ -80,6 +81,7 @@ impl Links {
                     incoming.notices.drain(..count);
                     incoming.controls.sent();
                     incoming.must_recall = false;
+                    remote.told(now_ns);
                     remote.wire_bytes += end as u64;
                     stats.controls_sent += 1;
                     told = true;
