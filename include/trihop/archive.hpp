@@ -65,10 +65,14 @@ template <class T> struct is_keyed : std::false_type {};
 template <class K, class C, class A> struct is_keyed<std::set<K, C, A>> : std::true_type {};
 template <class K, class C, class A> struct is_keyed<std::multiset<K, C, A>> : std::true_type {};
 template <class K, class H, class E, class A> struct is_keyed<std::unordered_set<K, H, E, A>> : std::true_type {};
+template <class K, class H, class E, class A>
+struct is_keyed<std::unordered_multiset<K, H, E, A>> : std::true_type {};
 template <class K, class V, class C, class A> struct is_keyed<std::map<K, V, C, A>> : std::true_type {};
 template <class K, class V, class C, class A> struct is_keyed<std::multimap<K, V, C, A>> : std::true_type {};
 template <class K, class V, class H, class E, class A>
 struct is_keyed<std::unordered_map<K, V, H, E, A>> : std::true_type {};
+template <class K, class V, class H, class E, class A>
+struct is_keyed<std::unordered_multimap<K, V, H, E, A>> : std::true_type {};
 
 /* What an element of something with keys is, without const. */
 template <class T, class = void> struct element { using type = typename T::value_type; };

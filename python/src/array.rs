@@ -208,6 +208,11 @@ impl ItemType {
         Self::new(py, intern!(py, "uint32"))
     }
 
+    /// What items are, which all ranks say in the same words.
+    pub fn description(&self, py: Python<'_>) -> PyResult<String> {
+        self.dtype.bind(py).str()?.extract()
+    }
+
     pub fn dtype(&self, py: Python<'_>) -> Py<PyAny> {
         self.dtype.clone_ref(py)
     }

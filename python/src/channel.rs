@@ -6,7 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use trihop::ChannelLimits;
-use trihop::channel::{self, Buffer, ChannelKind, Descriptor, Filled, Poll, Received, Return};
+use trihop::channel::{
+    self, Buffer, ChannelKind, Descriptor, Filled, Poll, Received, Return, Timeout,
+};
 use trihop::threaded;
 
 use crate::array::{Room, Shared, View};
@@ -14,7 +16,7 @@ use crate::detached::{Detached, Ended};
 use crate::error::Failure;
 use crate::guest::Guests;
 use crate::port::Port;
-use crate::request::{Request, timeout_of, triple};
+use crate::request::{Given, Request, timeout_of, triple};
 use crate::stream::counters;
 
 /// The channels of a job on this rank: `Job.channels` opens them. Any rank makes some, and attaches
@@ -169,8 +171,36 @@ pub struct Channel {
 
 impl Channel {
     pub fn of(channel: impl Into<Port>) -> Self {
-        let channel = Detached::new(channel.into());
+        let port = channel.into();
+        let channel = match port.is_guests() {
+            true => Detached::of_guest(port),
+            false => Detached::new(port),
+        };
         Self { channel }
+    }
+
+    /// A get that hears signals while it waits. (What guests start takes a connection each time.)
+    fn get_hearing(&self, timeout: Timeout) -> Result<Received, Failure> {
+        if timeout == Timeout::Once || self.channel.is_guests() {
+            return self.channel.get(timeout);
+        }
+        let started = self.channel.start_get(timeout)?;
+        match Request::begun(started, timeout).await_end()? {
+            Given::Message(message) => Ok(message),
+            Given::Value(_) | Given::Nothing => unreachable!("a get gives a message"),
+        }
+    }
+
+    /// A poll that hears signals while it waits.
+    fn poll_hearing(&self, what: Poll, timeout: Timeout) -> Result<u64, Failure> {
+        if timeout == Timeout::Once || self.channel.is_guests() || !what.may_wait() {
+            return self.channel.poll(what, timeout);
+        }
+        let started = self.channel.start_poll(what, timeout)?;
+        match Request::begun(started, timeout).await_end()? {
+            Given::Value(value) => Ok(value),
+            Given::Message(_) | Given::Nothing => unreachable!("a poll gives a number"),
+        }
     }
 }
 
@@ -249,7 +279,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        got(py, py.detach(|| self.channel.get(timeout)))
+        got(py, py.detach(|| self.get_hearing(timeout)))
     }
 
     /// As `get`, and the bytes are an array of `uint8` over the memory in which they came: nothing
@@ -257,7 +287,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get_array<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        let got = py.detach(|| self.channel.get(timeout));
+        let got = py.detach(|| self.get_hearing(timeout));
         let got = got?;
         let array = Shared::from(got.bytes).array(py)?;
         (got.source.0, got.kind, array).into_pyobject(py)
@@ -267,7 +297,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get_buffer<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        let got = py.detach(|| self.channel.get(timeout));
+        let got = py.detach(|| self.get_hearing(timeout));
         let got = got?;
         let message = Bound::new(py, Message::from(got.bytes))?;
         (got.source.0, got.kind, message).into_pyobject(py)
@@ -300,7 +330,7 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let mut buffer = message.take()?;
         let sent = py.detach(|| self.channel.send_buffer(kind, &mut buffer, when, timeout));
-        message.put(buffer);
+        message.put(buffer, sent.is_err());
         Ok(sent?)
     }
 
@@ -359,8 +389,7 @@ impl Channel {
     fn poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<u64> {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
-        let polled = py.detach(|| self.channel.poll(what, timeout));
-        Ok(polled?)
+        Ok(py.detach(|| self.poll_hearing(what, timeout))?)
     }
 
     /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept
@@ -465,32 +494,53 @@ const WHAT: &[(&str, Poll)] = &[
 /// The bytes of a message with their memory: one that `Channel.get_buffer` has got, or one that
 /// `Channel.buffer` has made and that is to be sent.
 #[pyclass(frozen, module = "trihop")]
-pub struct Message(Mutex<Shared>);
+pub struct Message {
+    shared: Mutex<Shared>,
+    /// It was given away, or a call that does so has it.
+    is_gone: Mutex<bool>,
+}
 
 impl From<Buffer> for Message {
     fn from(bytes: Buffer) -> Self {
-        Self(Mutex::new(bytes.into()))
+        Self {
+            shared: Mutex::new(bytes.into()),
+            is_gone: Mutex::new(false),
+        }
     }
 }
 
 impl Message {
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bytes, where nothing else refers to them; what is left is empty.
     fn take(&self) -> PyResult<Buffer> {
         let mut shared = self.shared();
+        let mut is_gone = self.is_gone();
+        if *is_gone {
+            let why = "the message was given away by a call before";
+            return Err(Failure::Misuse(why.to_owned()).into());
+        }
         let taken = std::mem::replace(&mut *shared, Buffer::default().into());
-        taken.into_buffer().map_err(|taken| {
+        let taken = taken.into_buffer().map_err(|taken| {
             *shared = taken;
             let why = "an array over the message is still there; delete it before it is sent";
-            Failure::Misuse(why.to_owned()).into()
-        })
+            Failure::Misuse(why.to_owned())
+        })?;
+        *is_gone = true;
+        Ok(taken)
     }
 
-    fn put(&self, bytes: Buffer) {
-        *self.shared() = bytes.into();
+    fn is_gone(&self) -> MutexGuard<'_, bool> {
+        self.is_gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a call has left of it: all, where it `has_failed`, or nothing.
+    fn put(&self, bytes: Buffer, has_failed: bool) {
+        let mut shared = self.shared();
+        *shared = bytes.into();
+        *self.is_gone() = !has_failed;
     }
 }
 

@@ -1,6 +1,7 @@
 //! What of the library's is dropped without Python's lock.
 
 use std::ops::Deref;
+use std::panic::resume_unwind;
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ impl Ended {
 pub struct Detached<T: Send> {
     handle: Option<T>,
     process: u32,
+    /// It refuses calls in a fork itself.
+    knows_forks: bool,
 }
 
 impl<T: Send> Detached<T> {
@@ -33,16 +36,45 @@ impl<T: Send> Detached<T> {
         Self {
             handle: Some(handle),
             process: std::process::id(),
+            knows_forks: false,
         }
+    }
+
+    /// One of a guest, which refuses calls in a fork itself.
+    pub fn of_guest(handle: T) -> Self {
+        let mut of_guest = Self::new(handle);
+        of_guest.knows_forks = true;
+        of_guest
+    }
+}
+
+impl<T: Send + Default> Default for Detached<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
 impl<T: Send> Deref for Detached<T> {
     type Target = T;
 
+    /// # Panics
+    /// In a fork of the process that has made it, which has none of its threads and not all of its
+    /// memory: calls would end it by a signal, or do nothing.
     fn deref(&self) -> &T {
+        if !self.knows_forks && self.process != std::process::id() {
+            forked(self.process);
+        }
         self.handle.as_ref().expect("it goes with its owner")
     }
+}
+
+#[cold]
+fn forked(process: u32) -> ! {
+    // Python raises it, and nobody prints it before.
+    resume_unwind(Box::new(format!(
+        "this is of process {process}, of which this one is a fork: a fork uses nothing of a job; \
+         start processes by `spawn`"
+    )))
 }
 
 impl<T: Send> Drop for Detached<T> {

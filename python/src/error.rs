@@ -180,7 +180,9 @@ fn by_handler(text: String) -> PyErr {
     Python::attach(|py| {
         let error = Error::new_err(text);
         let raised = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
-        error.set_cause(py, raised.as_ref().map(|raised| raised.clone_ref(py)));
+        let cause = raised.as_ref().map(|raised| raised.clone_ref(py));
+        drop(raised); // what Python makes may have it call whatever finalizers there are
+        error.set_cause(py, cause);
         error
     })
 }

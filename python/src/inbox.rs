@@ -19,8 +19,11 @@ use crate::handler;
 
 /// Targets that are looked at before their items are sent.
 const TARGETS_AT_ONCE: usize = 64 << 10;
-/// How long a wait for a round of a stream with a handler asks for its end before it sleeps.
+/// How long a wait for a round asks for its end before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// The longest sleep of one without a handler, which takes what arrives in between. Until then it
+/// sleeps a quarter of the time that it has waited.
+const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A place where arrivals are kept.
 pub trait Store: Default + Send {
@@ -108,6 +111,8 @@ pub struct Inbox<S: Send> {
     /// What arrives is handed to that, and nothing is kept here.
     has_handler: bool,
     state: Detached<Mutex<State<S>>>,
+    /// Rounds of several threads follow one another.
+    rounds: Detached<Mutex<()>>,
     /// With a handler: the round that was started, until somebody has heard that it is over. Pushes
     /// of handlers, which that may wait for, need the state and not this.
     handled_round: Detached<Mutex<Option<Step<Threaded>>>>,
@@ -193,6 +198,7 @@ impl<S: Store> Inbox<S> {
             held_bytes,
             has_handler,
             state: Detached::new(Mutex::new(state)),
+            rounds: Detached::default(),
             handled_round: Detached::new(Mutex::new(None)),
             ended: Ended::default(),
         }
@@ -272,7 +278,35 @@ impl<S: Store> Inbox<S> {
         }
     }
 
+    /// Refuses what would end a step while a round is: whether that is over already is not the same
+    /// on all ranks.
+    fn check_no_round(&self) -> Result<(), Failure> {
+        let is_one = match self.has_handler {
+            true => self.handled_round()?.is_some(),
+            false => self.state().round.is_some(),
+        };
+        match is_one {
+            true => {
+                let name = self.untyped.name();
+                let why = format!("stream `{name}`: a round is under way; wait for it first");
+                Err(Failure::Misuse(why))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The round of a stream with a handler; not inside one, which whoever has it may wait for.
+    fn handled_round(&self) -> Result<MutexGuard<'_, Option<Step<Threaded>>>, Failure> {
+        if handler::is_in_handler() {
+            return Err(Failure::Engine(Error::Nested("a round")));
+        }
+        let round = self.handled_round.lock();
+        // A panic leaves a round that is asked for again.
+        Ok(round.unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn fence(&self) -> Result<(), Failure> {
+        self.check_no_round()?;
         self.end(|| self.untyped.fence())?;
         let mut state = self.state();
         self.take(&mut state)?;
@@ -282,6 +316,7 @@ impl<S: Store> Inbox<S> {
     }
 
     pub fn barrier(&self) -> Result<(), Failure> {
+        self.check_no_round()?;
         self.with_room(|| self.untyped.barrier())
     }
 
@@ -387,16 +422,6 @@ impl Inbox<Items> {
         Ok(state.end_round()?)
     }
 
-    /// The round of a stream with a handler; not inside one, which whoever has it may wait for.
-    fn handled_round(&self) -> Result<MutexGuard<'_, Option<Step<Threaded>>>, Failure> {
-        if handler::is_in_handler() {
-            return Err(Failure::Engine(Error::Nested("a round")));
-        }
-        let round = self.handled_round.lock();
-        // A panic leaves a round that is asked for again.
-        Ok(round.unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// As `test_or_wake`, with a handler.
     fn test_handled(&self, waker: &Waker) -> Result<bool, Failure> {
         let mut round = self.handled_round()?;
@@ -414,12 +439,18 @@ impl Inbox<Items> {
     /// Waits until no round is under way any more.
     pub fn wait(&self) -> Result<(), Failure> {
         let waker = Waker::from(Arc::new(RoundWaiter(thread::current())));
-        let begun = Instant::now();
+        let (mut begun, mut here) = (Instant::now(), self.state().bytes());
         let mut looked = begun;
         while !self.test_or_wake(&waker)? {
-            // Without a handler this takes what arrives.
-            if self.has_handler && begun.elapsed() > SPIN {
+            let waited = begun.elapsed();
+            if self.has_handler && waited > SPIN {
                 thread::park_timeout(SIGNALS_EVERY.saturating_sub(looked.elapsed()));
+            } else if waited > SPIN {
+                let before = std::mem::replace(&mut here, self.state().bytes());
+                match before == here {
+                    true => thread::sleep((waited / 4).min(LONGEST_NAP)),
+                    false => begun = Instant::now(), // there may be more of that
+                }
             }
             if looked.elapsed() > SIGNALS_EVERY {
                 check_signals()?;
@@ -431,6 +462,10 @@ impl Inbox<Items> {
 
     /// Where a call of this had no room, its round is under way, or over, and is waited for.
     pub fn round(&self) -> Result<(), Failure> {
+        let _one = match handler::is_in_handler() {
+            true => None, // who has it may wait for the handler; it is refused
+            false => Some(self.rounds.lock().unwrap_or_else(PoisonError::into_inner)),
+        };
         let is_under_way = match self.has_handler {
             true => self.handled_round()?.is_some(),
             false => self.state().round.is_some(),

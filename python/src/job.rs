@@ -20,8 +20,8 @@ use crate::stream::{Shuffle, Stream};
 /// run`, MPI's launchers or Slurm; without one, a job of one rank. Collective.
 ///
 /// Options are those of docs/OPTIONS.md, as keyword arguments; the environment has the rest. In a
-/// `with` statement the job is shut down at its end. Where an exception leaves it, the job is not:
-/// other ranks hear that this one is gone once its process ends.
+/// `with` statement the job is shut down at its end. Where an exception leaves it, the job is not,
+/// which would wait for the others: it has failed then, and their calls say with what.
 ///
 /// Any thread may call. A thread of the library's keeps messages moving while the program
 /// computes; calls that wait let other threads of Python's run. Collective calls are made in the
@@ -68,13 +68,20 @@ impl Job {
         &self,
         py: Python<'_>,
         kind: Option<&Bound<'_, PyType>>,
-        _value: Option<&Bound<'_, PyAny>>,
+        value: Option<&Bound<'_, PyAny>>,
         _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        match kind {
-            None => self.shutdown(py),
-            Some(_) => Ok(()),
-        }
+        let Some(kind) = kind else {
+            return self.shutdown(py);
+        };
+        // An exception whose name or text raises another one is none to speak of.
+        let name = kind
+            .name()
+            .map_or_else(|_| "exception".into(), |name| name.to_string());
+        let text = value.and_then(|value| value.str().ok());
+        let text = text.map_or_else(String::new, |text| text.to_string_lossy().into_owned());
+        py.detach(|| self.job.fail(&format!("{name}: {text}")));
+        Ok(())
     }
 
     fn __repr__(&self) -> String {
@@ -180,6 +187,7 @@ impl Job {
             |builder: UntypedBuilder| handler::of_items(builder, handler, items)
         });
         let inbox = self.open(py, (name, items.bytes), held_bytes, options, handled)?;
+        self.agree_on(py, name, &items)?;
         Ok(Stream { inbox, items })
     }
 
@@ -356,6 +364,21 @@ const OPS: &[(&str, Reduce)] = &[
 ];
 
 impl Job {
+    /// Refuses a stream whose items mean something else on another rank, on all of them.
+    fn agree_on(&self, py: Python<'_>, name: &str, items: &ItemType) -> PyResult<()> {
+        let own = items.description(py)?;
+        let all = py.detach(|| self.job.allgather(own.as_bytes()));
+        let all = all.map_err(Failure::from)?;
+        let Some(rank) = all.iter().position(|other| *other != all[0]) else {
+            return Ok(());
+        };
+        let [first, other] = [0, rank].map(|rank| String::from_utf8_lossy(&all[rank]));
+        let why = format!(
+            "stream `{name}` has items of {first} on rank 0, and of {other} on rank {rank}"
+        );
+        Err(Failure::Misuse(why).into())
+    }
+
     fn topology(&self) -> &Topology {
         self.job.topology()
     }

@@ -91,6 +91,10 @@ impl Port {
         }
     }
 
+    pub fn is_guests(&self) -> bool {
+        matches!(self, Self::Guest(_))
+    }
+
     pub fn send(
         &self,
         kind: u32,

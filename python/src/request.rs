@@ -35,7 +35,7 @@ pub enum UnderWay {
 }
 
 /// What it has given.
-enum Given {
+pub enum Given {
     Message(Received),
     Value(u64),
     Nothing,
@@ -185,16 +185,28 @@ pub struct Request {
 
 impl Request {
     pub fn of(started: Result<UnderWay, Failure>, timeout: Timeout) -> PyResult<Self> {
-        let under_way = started?;
+        Ok(Self::begun(started?, timeout))
+    }
+
+    pub fn begun(under_way: UnderWay, timeout: Timeout) -> Self {
         let until = match timeout {
             Timeout::After(time) => Instant::now().checked_add(time),
             Timeout::Never | Timeout::Once => None,
         };
-        Ok(Self {
-            state: Detached::new(Mutex::new(State::UnderWay(under_way))),
+        let is_guests = matches!(
+            under_way,
+            UnderWay::GuestGet(_) | UnderWay::GuestPoll(_) | UnderWay::GuestSend(_)
+        );
+        let state = Mutex::new(State::UnderWay(under_way));
+        let state = match is_guests {
+            true => Detached::of_guest(state),
+            false => Detached::new(state),
+        };
+        Self {
+            state,
             event: OnceLock::new(),
             until,
-        })
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -224,7 +236,8 @@ impl Request {
         }
     }
 
-    fn await_end(&self) -> Result<Given, Failure> {
+    /// Waits for its end, and hears signals.
+    pub fn await_end(&self) -> Result<Given, Failure> {
         let begun = Instant::now();
         loop {
             if let Some(given) = self.try_take()? {
@@ -281,7 +294,8 @@ impl Request {
         Ok(py.detach(event)?.as_raw_fd())
     }
 
-    /// Takes it back. The result of one that has ended stays.
+    /// Takes it back. The result of one that `test` or `wait` has found ended stays; what was sent
+    /// may have come all the same.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| {
             let mut state = self.state();
@@ -351,6 +365,9 @@ pub fn timeout_of(seconds: Option<f64>) -> PyResult<Timeout> {
     };
     if seconds == 0.0 {
         return Ok(Timeout::Once);
+    }
+    if seconds == f64::INFINITY {
+        return Ok(Timeout::Never);
     }
     let time = Duration::try_from_secs_f64(seconds)
         .map_err(|why| PyValueError::new_err(format!("a timeout of {seconds} seconds: {why}")))?;

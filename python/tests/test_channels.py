@@ -255,3 +255,62 @@ for turn in range(3):
         # They stay for the next job, and end with the ranks.
         under="env TRIHOP_AGENT_LINGER_MS=60000",
     )
+
+
+def test_a_signal_is_heard_in_a_get_and_in_a_poll(program):
+    said = program(
+        """
+import os
+import signal
+import threading
+import trihop
+
+with trihop.Job() as job:
+    mine = job.channels("tasks").create()
+    for call in mine.get, lambda: mine.poll("in"), lambda: mine.get(timeout=float("inf")):
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            call()
+        except KeyboardInterrupt:
+            timer.join()
+        else:
+            raise AssertionError(call)
+    mine.send(b"a task")                # nobody waits for it any more
+    assert mine.get(timeout=60.0)[2] == b"a task"
+print("ended")
+""",
+        (2, 1),
+    )
+    assert said.split() == ["ended"] * 2
+
+
+def test_a_message_is_given_away_once(program):
+    said = program(
+        """
+import trihop
+
+with trihop.Job() as job:
+    mine = job.channels("tasks").create(messages=1)
+    message = mine.buffer(3)
+    message.array[:] = list(b"abc")
+    mine.send_buffer(message)
+    try:
+        mine.send_buffer(message)
+    except trihop.Misuse as refused:
+        assert "given away" in str(refused)
+    else:
+        raise AssertionError("it is gone")
+    again = mine.buffer(3)
+    try:
+        mine.send_buffer(again, timeout=0)
+    except trihop.WouldBlock:
+        pass                            # it has its bytes still
+    assert mine.get()[2] == b"abc"
+    again.array[:] = list(b"xyz")
+    mine.send_buffer(again)
+    assert mine.get()[2] == b"xyz"
+print("ended")
+"""
+    )
+    assert said.split() == ["ended"]

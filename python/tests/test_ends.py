@@ -179,6 +179,173 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert said.split() == ["3"]
 
 
+def test_a_fork_uses_nothing_of_the_job(program):
+    said = program(
+        """
+import os
+import numpy as np
+import trihop
+
+job = trihop.Job()
+stream = job.stream("items", "i8")
+news = job.shuffle("news")
+mine = job.channels("tasks").create()
+request = mine.start_get()
+calls = [
+    job.barrier, job.shutdown, stream.round, stream.pull, lambda: stream.push_block(0, [1]),
+    lambda: news.send(0, b"news"), mine.get, lambda: mine.send(b"a task"), request.test,
+]
+child = os.fork()
+if child == 0:
+    for call in calls:
+        try:
+            call()
+        except BaseException as refused:
+            assert "a fork uses nothing of a job" in str(refused), refused
+        else:
+            os._exit(1)
+    raise SystemExit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+mine.send(b"a task")
+assert request.wait()[2] == b"a task"
+job.shutdown()
+print("ended")
+"""
+    )
+    assert said.split() == ["ended"]
+
+
+@pytest.mark.parametrize("seat", [None, "agent"])
+def test_an_exception_that_leaves_the_job_is_told_to_the_others_at_once(program, seat):
+    said = program(
+        """
+import time
+import trihop
+
+try:
+    with trihop.Job() as job:
+        stream = job.stream("items", "i8")
+        if job.rank == 1:
+            raise ValueError("by the test")
+        stream.fence()
+except ValueError:
+    kept = job                          # and its process lives on
+    try:
+        job.barrier()
+    except trihop.PeerGone as failed:
+        assert "by the test" in str(failed)
+    time.sleep(3)
+except trihop.PeerGone as gone:
+    assert gone.rank == 1
+    print(gone)
+""",
+        (3, 3),
+        status=None,
+        **({"seat": seat} if seat else {}),
+    )
+    assert said.count("rank 1 has failed") == 2 and said.count("ValueError: by the test") == 2
+
+
+@pytest.mark.parametrize("handler", ["", ", handler=print"])
+def test_a_round_under_way_ends_before_another_step_is_ended(program, handler):
+    said = program(
+        f"""
+import time
+import trihop
+
+with trihop.Job() as job:
+    stream = job.stream("items", "i8"{handler})
+    for turn in range(20):
+        stream.start_round()
+        if turn % 2:
+            time.sleep(0.002 * job.rank)
+        for end in stream.fence, stream.barrier:
+            try:
+                end()
+            except trihop.Misuse as refused:
+                assert "wait for it first" in str(refused)
+            else:
+                raise AssertionError(end)
+        stream.wait()
+        stream.fence()
+print("ended")
+""",
+        (3, 1),
+    )
+    assert said.split() == ["ended"] * 3
+
+
+@pytest.mark.parametrize("handler", ["", ", handler=print"])
+def test_rounds_of_two_threads_follow_one_another(program, handler):
+    said = program(
+        f"""
+import threading
+import trihop
+
+with trihop.Job() as job:
+    stream = job.stream("items", "i8"{handler})
+
+    def rounds():
+        for _ in range(200):
+            stream.round()
+
+    threads = [threading.Thread(target=rounds) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print("ended")
+""",
+        (2, 1),
+    )
+    assert said.split() == ["ended"] * 2
+
+
+def test_ranks_that_mean_other_items_by_a_stream_are_refused(program):
+    said = program(
+        """
+import trihop
+
+with trihop.Job() as job:
+    for types in ["i8", "f8", "i8"], ["<u4", "<u4", ">u4"], [[("a", "i4"), ("b", "f4")], "i8", "i8"]:
+        try:
+            job.stream("items", types[job.rank])
+        except trihop.Misuse as refused:
+            assert "on rank 0, and of" in str(refused), refused
+        else:
+            raise AssertionError(types)
+    stream = job.stream("items", [("a", "i4"), ("b", "f4")])
+    stream.push_block(0, [(1, 2.0)])
+    stream.fence()
+print("ended")
+""",
+        (3, 1),
+    )
+    assert said.split() == ["ended"] * 3
+
+
+def test_a_round_that_waits_leaves_the_core_to_others(program):
+    said = program(
+        """
+import time
+import trihop
+
+with trihop.Job() as job:
+    stream = job.stream("items", "i8")
+    if job.rank == 1:
+        time.sleep(2)
+    before = time.process_time()
+    stream.round()
+    took = time.process_time() - before
+    # It would be two seconds. (Others have the machine too, so this is no time that must be kept.)
+    assert took < 1, took
+print("ended")
+""",
+        (2, 1),
+    )
+    assert said.split() == ["ended"] * 2
+
+
 def test_ranks_with_an_agent_go_on_without_one_that_was_killed(program):
     said = program(
         """

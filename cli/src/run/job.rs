@@ -35,6 +35,9 @@ const DESCRIPTORS_OF_OURS: u64 = 64;
 /// Environment variable: address of the interface to use.
 const ENV_INTERFACE: &str = "TRIHOP_INTERFACE";
 
+/// A signal that asks ranks to end and comes so soon behind the first is the same.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
+
 /// Exit status where the time limit passed, as of timeout(1).
 const STATUS_TIMEOUT: i32 = 124;
 
@@ -81,7 +84,8 @@ struct Job {
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
     killed: bool,
-    signalled: bool,
+    /// When they were first asked to by a signal.
+    signalled: Option<Instant>,
     /// Keeps the namespaces until the last rank has ended.
     networks: Option<Networks>,
     /// The cores that each process of ranks is bound to, where they are.
@@ -172,7 +176,7 @@ impl Job {
             suspect: None,
             kill_at: None,
             killed: false,
-            signalled: false,
+            signalled: None,
             networks: None,
             spec,
             warden,
@@ -547,7 +551,12 @@ impl Job {
             }
             let ends = [Signal::INT, Signal::TERM].contains(&signal)
                 || are_agents && signal == Signal::HUP;
-            let is_second = ends && self.signalled;
+            // Who signals a process and its group, as timeout(1) does, asks once.
+            let first = self.signalled.filter(|_| ends);
+            if first.is_some_and(|first| first.elapsed() < SAME_SIGNAL) {
+                continue;
+            }
+            let is_second = first.is_some();
             if is_second && !are_agents {
                 self.outputs.stderr.say(&format!(
                     "trihop run: second {}: killing all ranks",
@@ -563,7 +572,9 @@ impl Job {
                 let ranks = self.processes[..self.ranks].iter();
                 ranks.for_each(|p| p.signal(signal));
             }
-            self.signalled |= ends;
+            if ends {
+                self.signalled.get_or_insert_with(Instant::now);
+            }
         }
     }
 

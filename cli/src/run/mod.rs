@@ -40,8 +40,8 @@ ENVIRONMENT OF AN AGENT
                                                ranks have ended, or for one job below --agent-under]
 
 SIGNALS
-  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
-  ends them. Ranks start with these signals unblocked and with their default effect, also where
+  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM,
+  0.3 seconds after the first or later, kills them. Ranks start with these signals unblocked and with their default effect, also where
   the launcher was started with them ignored (by nohup, say; setsid keeps a hang-up away). When
   a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started
   in its process group ends with it.

@@ -307,13 +307,23 @@ impl<S: Seat> Job<S> {
         self.seat.look(|job| job.rounds)
     }
 
-    /// Ends the whole job through the launcher, where it can; the caller still has to exit. Whether
-    /// the launcher could be asked: not while the job is being shut down, nor when the engine is in
+    /// Ends the whole job: the other ranks hear that this one has failed, and why, and the launcher
+    /// ends them, where it can; the caller still has to exit. Whether the launcher could be asked: not while the job is being shut down, nor when the engine is in
     /// use and does not come free.
     pub fn abort(&self, status: i32, why: &str) -> bool {
         self.seat
-            .look(|job| job.abort(status, why))
+            .look(|job| {
+                job.say_failed(why);
+                job.abort(status, why)
+            })
             .unwrap_or(false)
+    }
+
+    /// This rank's program cannot go on: from now on its calls fail, and those of all other ranks
+    /// say that it has failed, and why. For languages in which a job outlives what ended it.
+    #[doc(hidden)]
+    pub fn fail(&self, why: &str) {
+        let _: Result<()> = self.seat.with("a failure", |job| Err(job.say_failed(why)));
     }
 
     /// Writes every stream's queues with their use and their bounds. Does not wait for long: where

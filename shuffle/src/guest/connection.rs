@@ -45,6 +45,9 @@ pub enum Waits {
     Alarm,
     /// Its waker, or a short time: nothing says when there is room for its send.
     Soon,
+    /// Its waker, or a longer time: where it is not what is under way that takes the room, nothing
+    /// says when there is some.
+    Later,
     /// Nothing: it is over.
     End,
 }
@@ -338,7 +341,7 @@ impl Connection {
                 let has_ended = port.reap_all(&self.waker);
                 return match port.is_told_of_room() {
                     _ if has_ended => None,
-                    true => Some(Waits::Alarm),
+                    true => Some(Waits::Later),
                     false => Some(Waits::Soon),
                 };
             }

@@ -94,6 +94,8 @@ impl Channels {
             free: Vec::new(),
             turns: Vec::new(),
             soon: Vec::new(),
+            later: Vec::new(),
+            looked_later: Instant::now(),
             starts: Starts {
                 begun: Vec::new(),
                 left: 0,
@@ -123,6 +125,9 @@ struct Server {
     turns: Vec<usize>,
     /// Those that are to be looked at again in a short time.
     soon: Vec<usize>,
+    /// Those that are to be looked at again in a longer time, and when that was done.
+    later: Vec<usize>,
+    looked_later: Instant,
     /// Calls that were started just now.
     starts: Starts,
     /// When it looked for those whose time has come.
@@ -211,8 +216,10 @@ impl Server {
         let wanted = match waits {
             Waits::Input => EventFlags::IN | ends,
             Waits::Output => EventFlags::OUT | ends,
-            Waits::Turn | Waits::Alarm | Waits::Soon if connection.is_gone() => EventFlags::empty(),
-            Waits::Turn | Waits::Alarm | Waits::Soon => ends,
+            Waits::Turn | Waits::Alarm | Waits::Soon | Waits::Later if connection.is_gone() => {
+                EventFlags::empty()
+            }
+            Waits::Turn | Waits::Alarm | Waits::Soon | Waits::Later => ends,
             Waits::End => {
                 self.forget(place);
                 return Some(waits);
@@ -241,6 +248,7 @@ impl Server {
         match waits {
             Waits::Turn => self.turns.push(place),
             Waits::Soon => self.soon.push(place),
+            Waits::Later => self.later.push(place),
             _ => {}
         }
         Some(waits)
@@ -378,6 +386,9 @@ impl Server {
         if !self.soon.is_empty() {
             until = until.min(now + SOON);
         }
+        if !self.later.is_empty() {
+            until = until.min(self.looked_later + LATER);
+        }
         // It looks for those whose time has come no sooner.
         until = until.max(self.looked_at + SOON);
         let others = [self.ready.descriptor(), self.epoll.as_fd()];
@@ -401,6 +412,12 @@ impl Server {
         }
         self.looked_at = now;
         self.turns.append(&mut self.soon);
+        if now >= self.looked_later + LATER {
+            self.looked_later = now;
+            self.later.sort_unstable();
+            self.later.dedup();
+            self.turns.append(&mut self.later);
+        }
         let places = self.places.iter().enumerate();
         let is_due = |connection: &Connection| connection.deadline().is_some_and(|at| now >= at);
         let due = places.filter(|(_, held)| held.as_ref().is_some_and(|(held, _)| is_due(held)));

@@ -401,6 +401,20 @@ impl JobState {
         self.failure.get_or_insert(error).clone()
     }
 
+    /// The program cannot go on, and says why: that is what all calls fail with from now on, here
+    /// and on all other ranks, where nothing else was before.
+    pub fn say_failed(&mut self, why: &str) -> Error {
+        let news = self.lives.news().unwrap_or_else(|| {
+            let news = self.lives.failed(self.engine.topology.rank(), why);
+            if !self.closing && !self.lives.is_over() {
+                self.lives.post(&news);
+            }
+            news
+        });
+        let error = news.into_error(&self.engine.topology).into();
+        self.fail(error)
+    }
+
     /// What `error` is due to; where that is this rank itself, all others hear of it.
     fn explain(&mut self, error: Error) -> Error {
         let own = match &error {

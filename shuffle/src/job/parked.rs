@@ -134,8 +134,8 @@ impl UnderWay {
     }
 }
 
-/// What is awaited on a stream: its place, and two numbers of whoever waits.
-pub(crate) type Awaited = (usize, u32, u64);
+/// What is awaited on a stream, and two numbers of whoever waits.
+pub(crate) type Awaited = (StreamId, u32, u64);
 
 /// What is under way, by the streams' places.
 #[derive(Default)]
@@ -328,7 +328,9 @@ impl Parked {
         for mut gone in self.endings.extract_if(.., |of| of.id.stream == stream) {
             self.woken.extend(gone.waker.take());
         }
-        let hearers = self.hearers.extract_if(.., |((of, ..), _)| *of == stream);
+        let hearers = self
+            .hearers
+            .extract_if(.., |((of, ..), _)| of.stream == stream);
         self.woken.extend(hearers.map(|(_, waker)| waker));
         self.told.retain(|told| told.id.stream != stream);
         self.barriers.remove(&stream);
@@ -446,7 +448,11 @@ impl JobState {
             AtEnd::Nothing => all[at].poll(&mut self.engine)?,
             // By the next round of progress.
             AtEnd::Waits => false,
-            AtEnd::Told => true,
+            // Once the call has returned: whoever hears of the end may use what it has made.
+            AtEnd::Told => {
+                let number = all[at].number;
+                self.parked.told.iter().all(|told| told.number != number)
+            }
         };
         if !is_over {
             if let Err(gone) = self.check_whole()
@@ -490,6 +496,10 @@ impl JobState {
                 let _ = self.end_round(told.id);
             }
         }
+        let mut all = self.parked.endings.iter_mut();
+        let over = all.find(|of| of.number == number);
+        let waker = over.and_then(|over| over.waker.take());
+        self.parked.woken.extend(waker);
     }
 
     /// The next step of the stream begins: what belongs to it is delivered, though the call at the

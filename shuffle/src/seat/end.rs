@@ -168,6 +168,8 @@ fn end_stream(
             state.warn_of_lost(waiting + state.delivered() - before);
         }
         out.close();
+        job.parked.forget(id.stream);
+        let (state, ..) = job.engine.stream_mut(id)?;
         tracing::debug!(
             target: "trihop_shuffle::deliver",
             stream = state.name,

@@ -131,6 +131,12 @@ pub(crate) trait Seating: Clone {
         self.with(what, call)
     }
 
+    /// Whether a call that does not use the state has to ask, of a job with threads, what has
+    /// become of it: it has failed, or was shut down.
+    fn may_have_ended(&self) -> bool {
+        false
+    }
+
     /// Uses the state; `what` is the call that does.
     ///
     /// # Errors

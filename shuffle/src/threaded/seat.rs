@@ -25,7 +25,7 @@ use crate::engine::outbound::{Outbound, Pushes};
 use crate::engine::sink::Sink;
 use crate::error::{Error, Result};
 use crate::face::array::in_use_here;
-use crate::job::{JobState, LOOK_AROUND, Started};
+use crate::job::{JobState, LOOK_AROUND, Started, wake_each};
 use crate::queue::window::PushWindow;
 use crate::seat::{ALL, Handle, Park, Seating, TurnHandler, open};
 use crate::signal::{DumpOnSignal, DumpOutput};
@@ -71,7 +71,9 @@ impl Drop for Alive {
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        self.0.stop(self.0.engine.has_failed());
+        // Deliveries that wait are nobody's: handlers that are slower than what comes would go on
+        // without end.
+        self.0.stop(true);
         // What handlers have kept of their streams finds these closed: nobody would send on. Nor do
         // the others wait for this rank, which has left where it was not shut down.
         self.0.engine.try_look(|job| {
@@ -421,6 +423,10 @@ impl Seating for Threaded {
         opened
     }
 
+    fn may_have_ended(&self) -> bool {
+        self.shared.engine.has_failed() || self.shared.engine.is_stopping()
+    }
+
     fn with_quietly<R>(
         &self,
         _: &'static str,
@@ -611,6 +617,13 @@ impl Seating for Threaded {
 
     fn ended(&self, failed: bool) {
         self.shared.stop(failed);
+        // Whoever sleeps until something of the job comes hears that nothing does.
+        let woken = self.shared.engine.try_look(|job| {
+            job.engine.close_streams();
+            job.parked.wake_all();
+            job.parked.take_woken()
+        });
+        wake_each(woken.unwrap_or_default());
     }
 
     fn dump_on(&self, signal: i32, output: DumpOutput) -> Result<()> {

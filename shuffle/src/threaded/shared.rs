@@ -207,7 +207,8 @@ impl SharedEngine {
     pub fn was_called(&self, number: u64) {
         let mut turn = self.take();
         turn.job.was_called(number);
-        self.tell_all(&mut turn); // who shuts the stream down waits for it
+        self.tell_all(&mut turn); // who waits for the step, or shuts the stream down, waits for it
+        turn.wake_woken();
     }
 
     /// What calls fail with from now on, where nothing has before.

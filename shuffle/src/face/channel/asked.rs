@@ -58,6 +58,8 @@ pub struct Asked<T, S: Seat> {
     id: u64,
     what: &'static str,
     limit: Limit,
+    /// Its end was said.
+    is_said: bool,
     /// The owner was told that its time is over.
     is_cancelled: bool,
     /// Where it has found nothing, the event of its port is armed.
@@ -110,6 +112,7 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
             what,
             limit,
             arms,
+            is_said: false,
             is_cancelled: false,
             is_heard: false,
             signal: None,
@@ -118,6 +121,11 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
     }
 
     fn finish(&mut self, answered: Answered) -> Result<T> {
+        if self.is_said {
+            let why = format!("how {} has ended was said already", self.what);
+            return Err(Error::misuse(self.port.channels().name(), why));
+        }
+        self.is_said = true;
         self.end();
         if let Some(signal) = &self.signal {
             // Whoever awaits it may have been told in place of this.

@@ -362,23 +362,27 @@ impl Client {
         at.is_ok_and(|at| matches!(all[at].pending, Pending::Answered(_)))
     }
 
-    /// Nobody waits for this request any more: what there is to tell the owner.
-    pub fn abandon(&mut self, number: u32, id: u64) -> Vec<(Request, Bytes)> {
-        let mut requests = Vec::new();
+    /// Nobody waits for this request any more: what there is to tell the owner, and who was to be
+    /// woken.
+    pub fn abandon(&mut self, number: u32, id: u64) -> (Vec<(Request, Bytes)>, Option<Waker>) {
+        let (mut requests, mut waker) = (Vec::new(), None);
         if let Some(answered) = self.take_answer(number, id) {
             if let Some((at_owner, _)) = self.port(number).opened {
                 requests.extend(answered.back(at_owner));
             }
-            return requests;
+            return (requests, None);
         }
         let port = self.port(number);
         let mut all = port.pending.iter_mut();
         if let Some(asked) = all.find(|asked| asked.id == id) {
-            asked.pending = Pending::Abandoned;
+            let before = std::mem::replace(&mut asked.pending, Pending::Abandoned);
+            if let Pending::Waits(waits) = before {
+                waker = waits;
+            }
             let port = port.opened.map(|(at_owner, _)| at_owner);
             requests.extend(port.map(|port| (Request::Cancel { port, id }, Bytes::default())));
         }
-        requests
+        (requests, waker)
     }
 
     /// The last handle of a port is gone: what to tell the owner now. Where something is still

@@ -97,8 +97,17 @@ impl Event {
     }
 
     /// Clears it, and has it set again once there is something to be had: at once where there is
-    /// now. Nothing to do where that is so already.
+    /// now, or the error that the job has ended. Nothing to do where that is so already.
     fn arm<S: Seat>(&self, port: &Port<S>) -> Result<()> {
+        let armed = self.arm_by_poll(port);
+        // Whoever has ended it sets what hears of that before or after this.
+        if armed.is_err() || port.channels().handle.seat.may_have_ended() {
+            self.signal.set();
+        }
+        armed
+    }
+
+    fn arm_by_poll<S: Seat>(&self, port: &Port<S>) -> Result<()> {
         let client = || port.channels().office.client();
         {
             let mut armed = self.armed();
@@ -121,7 +130,7 @@ impl Event {
         let asked = port.start_poll(port.kind().ready(), &Limit::new(Timeout::Never));
         let mut armed = self.armed();
         *armed = Armed::No;
-        let id = asked.inspect_err(|_| self.signal.set())?;
+        let id = asked?;
         let mut client = client();
         if client.take_answer(port.number(), id).is_some() {
             self.signal.set();
@@ -158,7 +167,7 @@ impl<S: Seat> Port<S> {
         let Armed::By(id) = *event.armed() else {
             return;
         };
-        let requests = channels.office.client().abandon(self.number(), id);
+        let (requests, _) = channels.office.client().abandon(self.number(), id);
         for (request, bytes) in requests {
             self.ask_later(request, bytes);
         }
@@ -221,7 +230,8 @@ impl<S: Seat> Channel<S> {
                 // Of several threads that come first, one's is kept.
                 let event = Event::new()?;
                 let event = port.event.get_or_init(|| event);
-                event.hear_of_failure(port)?;
+                let hears = event.hear_of_failure(port);
+                hears.inspect_err(|_| event.signal.set())?;
                 event.arm(port)?;
                 event
             }

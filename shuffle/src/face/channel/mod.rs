@@ -350,12 +350,22 @@ impl<S: Seat> Channels<S> {
     /// Begins a call. On the inline seat it may be made, and progress too, now and then.
     fn enter(&self, what: &'static str) -> Result<()> {
         if S::MOVES_ALONE {
-            return Ok(());
+            return self.check_goes_on(what);
         }
         let is_due = self.handle.with_out(what, |out| Ok(out.count_call()))?;
         self.ask_unasked()?;
         match is_due {
             true => self.handle.seat.progress_in_passing(),
+            false => Ok(()),
+        }
+    }
+
+    /// What is on this rank is used without the job, which may have failed or ended.
+    #[inline]
+    fn check_goes_on(&self, what: &'static str) -> Result<()> {
+        let seat = &self.handle.seat;
+        match seat.may_have_ended() {
+            true => seat.with_quietly(what, |job| job.engine.out(self.handle.id)?.check_open()),
             false => Ok(()),
         }
     }

@@ -129,7 +129,8 @@ impl Poll {
     }
 
     /// Whether it may have to wait; any other is answered at once.
-    pub(super) fn may_wait(self) -> bool {
+    #[doc(hidden)]
+    pub fn may_wait(self) -> bool {
         match self {
             Self::In | Self::Out | Self::InOrOut | Self::Empty | Self::Full | Self::Closed => true,
             Self::Acquire | Self::Zero | Self::Arrive => true,

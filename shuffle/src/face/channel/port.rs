@@ -77,7 +77,7 @@ impl<S: Seat> Port<S> {
 
     /// What the job knows a request by.
     pub fn awaited(&self, id: u64) -> Awaited {
-        (self.channels.handle.id.stream, self.number, id)
+        (self.channels.handle.id, self.number, id)
     }
 
     pub fn is_here(&self) -> bool {
@@ -183,7 +183,8 @@ impl<S: Seat> Port<S> {
 
     /// Nobody waits for this request any more: its owner hears of that, and has back what came.
     pub fn abandon(&self, id: u64) {
-        let requests = self.channels.office.client().abandon(self.number, id);
+        let (requests, waker) = self.channels.office.client().abandon(self.number, id);
+        drop(waker); // with no lock held: it may own anything
         for (request, bytes) in requests {
             self.ask_later(request, bytes);
         }
@@ -310,7 +311,8 @@ impl<S: Seat> Drop for Opening<S> {
         if self.port.is_some() {
             self.hears_no_longer();
             let port = self.port();
-            let requests = port.channels.office.client().abandon(port.number, 0);
+            let (requests, waker) = port.channels.office.client().abandon(port.number, 0);
+            drop(waker); // with no lock held: it may own anything
             debug_assert!(requests.is_empty(), "an opening that is given up");
         }
     }

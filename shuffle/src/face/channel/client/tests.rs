@@ -53,7 +53,7 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     let port = open(&mut client);
     let id = client.begin(port, Expects::Message);
     let cancel = Request::Cancel { port: AT_OWNER, id };
-    assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
+    assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
     assert_eq!(client.close(port), None);
     let head = answer(port, id, ABOUT);
     let effects = client.answer(OWNER, head, Payload::Borrowed(b"late"));
@@ -119,7 +119,7 @@ fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     let port = open(&mut client);
     let id = client.begin(port, Expects::Number);
     let cancel = Request::Cancel { port: AT_OWNER, id };
-    let requests = client.abandon(port, id).into_iter();
+    let requests = client.abandon(port, id).0.into_iter();
     let requests = requests.map(|(request, bytes)| (OWNER, request, bytes));
     client.unasked.extend(requests);
     assert_eq!(client.close(port), None);
@@ -170,14 +170,14 @@ fn what_was_acquired_for_nobody_goes_back() {
     // Answered before it is taken back, and after.
     let id = client.begin(port, Expects::Permit);
     assert_eq!(end(&mut client, id, Status::Done), None);
-    assert_eq!(client.abandon(port, id), [(back, Bytes::default())]);
+    assert_eq!(client.abandon(port, id).0, [(back, Bytes::default())]);
     for (status, goes) in [
         (Status::Done, Some((id + 1, back, Bytes::default()))),
         (Status::TimedOut, None),
     ] {
         let id = client.begin(port, Expects::Permit);
         let cancel = Request::Cancel { port: AT_OWNER, id };
-        assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
+        assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
         assert_eq!(end(&mut client, id, status), goes);
         assert_eq!(client.returned(port, id), None);
     }
@@ -196,10 +196,10 @@ fn what_was_peeked_at_or_dropped_for_nobody_does_not_go_back() {
     // Answered before it is taken back, and after.
     let id = client.begin(port, Expects::MessageOnce);
     assert_eq!(end(&mut client, id), None);
-    assert_eq!(client.abandon(port, id), []);
+    assert_eq!(client.abandon(port, id).0, []);
     let id = client.begin(port, Expects::MessageOnce);
     let cancel = Request::Cancel { port: AT_OWNER, id };
-    assert_eq!(client.abandon(port, id), [(cancel, Bytes::default())]);
+    assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
     assert_eq!(end(&mut client, id), None);
     assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));
 }

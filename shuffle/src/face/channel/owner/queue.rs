@@ -348,6 +348,8 @@ impl Queue {
             Poll::Size => holds(true, size),
             Poll::Capacity => holds(true, self.limits.messages.into()),
             Poll::Receivers => holds(true, self.gets.len() as u64),
+            // What is here is for another opening.
+            Poll::In | Poll::InOrOut | Poll::Empty if self.is_kept => never,
             Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
             Poll::In | Poll::InOrOut if self.closed && size == 0 => never,
             Poll::Out | Poll::Full if self.closed => never,
