@@ -1267,8 +1267,9 @@ trihop_status_t trihop_finalize(struct trihop_job_t *job);
 // Threads: as the job.
 trihop_status_t trihop_poll(const struct trihop_job_t *job, int *moved);
 
-// Ends the whole job through its launcher, where that can; the caller still has to exit. `why`
-// goes to the launcher's output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
+// Ends the whole job: the calls of all ranks fail from then on, and say that this one has failed,
+// and `why`, which may be null; its launcher ends it, where that can, and prints `why`. The caller
+// still has to exit. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
 // not be asked, because the job is being finalized, its engine does not come free, or this is a
 // handler of an inline job: exiting is all that is left.
 //
@@ -1844,7 +1845,7 @@ trihop_status_t trihop_step_options_init(struct trihop_step_options_t *options, 
 
 // As `trihop_stream_begin_step`, with all that a step can have. Where it fails, nothing is called.
 // That it is over is told to `at_end`, and once by `trihop_stream_test` or `trihop_stream_wait`
-// too, unless another step has begun meanwhile.
+// too, once that has returned, unless another step has begun meanwhile.
 //
 // Threads: as `trihop_stream_begin_step`, and what is called at the end of a step.
 trihop_status_t trihop_stream_begin_step_with(const struct trihop_stream_t *stream,

@@ -47,7 +47,7 @@
 //! - A death ends the job; nothing is sent again.
 //! - Handlers may send until `spill_bytes` are used up; then the job ends with
 //!   [`Error::SpillFull`].
-//! - A record has at most `max_message_bytes`, an item some 16 KB; no item is aligned to more than
+//! - A record has at most `max_message_bytes`, and so has an item; no item is aligned to more than
 //!   8.
 //! - Linux, 64 bits. After `fork` the child uses nothing of a job. Nothing is encrypted.
 //!

@@ -23,7 +23,7 @@ EXIT STATUS
   1  it has failed; the reason is on standard error
   2  wrong usage
   3  there is no message, or no room, in time
-  4  the channel is closed
+  4  the channel is closed, or is none any more
 
 ENVIRONMENT
   TRIHOP_GUESTS  the server's name, where `--name` is not given";
@@ -90,7 +90,8 @@ enum Action {
         #[arg(value_enum)]
         what: What,
     },
-    /// Close a channel: what is in it may still be got
+    /// Close a channel: whoever waits for a message of it hears that; what is in it goes with it
+    /// once nobody is attached
     Close {
         /// As `create` has printed it
         descriptor: String,
@@ -150,18 +151,33 @@ impl What {
 pub enum Error {
     /// Of the channel.
     #[error(transparent)]
-    Channel(#[from] Failure),
+    Channel(Failure),
+    /// What was to be done cannot be done now, or in time.
+    #[error("there is no message, or no room, in time")]
+    NotInTime,
+    /// A message was taken out of its channel, and is gone.
+    #[error("the message is taken, and cannot be written: {0}")]
+    Unwritten(io::Error),
     /// Of standard input or output.
     #[error("{0}")]
     Stream(#[from] io::Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::WouldBlock | Failure::TimedOut(_) => Self::NotInTime,
+            failure => Self::Channel(failure),
+        }
+    }
 }
 
 impl Error {
     /// Exit status of a command that fails so.
     pub fn exit_status(&self) -> i32 {
         match self {
-            Self::Channel(Failure::WouldBlock | Failure::TimedOut(_)) => 3,
-            Self::Channel(Failure::ChannelClosed { .. }) => 4,
+            Self::NotInTime => 3,
+            Self::Channel(Failure::ChannelClosed { .. } | Failure::NoChannel { .. }) => 4,
             _ => 1,
         }
     }
@@ -216,11 +232,10 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
         }
         Action::Get { descriptor, peek } => {
             let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
-            let got = match peek {
-                true => port.peek(timeout),
-                false => port.get(timeout),
-            };
-            write(&got?.bytes)
+            if peek {
+                return Ok(write(&port.peek(timeout)?.bytes)?);
+            }
+            write(&port.get(timeout)?.bytes).map_err(Error::Unwritten)
         }
         Action::Poll { descriptor, what } => {
             let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
@@ -241,11 +256,11 @@ fn send_lines(port: &mut Channel, kind: u32, timeout: Timeout) -> Result<(), Err
 }
 
 fn say(line: &str) -> Result<(), Error> {
-    write(format!("{line}\n").as_bytes())
+    Ok(write(format!("{line}\n").as_bytes())?)
 }
 
-fn write(bytes: &[u8]) -> Result<(), Error> {
+fn write(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
-    Ok(out.flush()?)
+    out.flush()
 }

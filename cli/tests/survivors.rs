@@ -54,6 +54,8 @@ fn misses<T>(outcome: Result<T>, what: &str) {
 impl<S: Seat> Part<S> {
     fn begin(job: over::Job<S>) -> Result<Self> {
         job.survive()?;
+        // Nothing of a stream that is closed is lost, nor waited for.
+        job.shuffle("early").open()?.shutdown()?;
         let channels = job.channels("letters").open()?;
         let records = job.shuffle("records").open()?;
         // With room for all letters.

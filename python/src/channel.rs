@@ -314,7 +314,8 @@ impl Channel {
     }
 
     /// As `send`, of a `Message`, whose memory is given away: it is empty once that is so, and has
-    /// its bytes still where the call fails with nothing sent.
+    /// its bytes still where the call fails and nothing has left. The owner may refuse what has
+    /// left, as for want of room when it is tried once: then it is gone with the call.
     ///
     /// Raises `Misuse` while an array over it is still there, and else as `send`.
     #[pyo3(signature = (message, kind=0, *, when="deposited", timeout=None))]
@@ -536,11 +537,11 @@ impl Message {
         self.is_gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call has left of it: all, where it `has_failed`, or nothing.
+    /// What a call has left of it: all, or nothing, where the owner has refused it, too.
     fn put(&self, bytes: Buffer, has_failed: bool) {
         let mut shared = self.shared();
+        *self.is_gone() = !has_failed || bytes.is_empty();
         *shared = bytes.into();
-        *self.is_gone() = !has_failed;
     }
 }
 

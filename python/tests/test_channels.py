@@ -305,11 +305,17 @@ with trihop.Job() as job:
     try:
         mine.send_buffer(again, timeout=0)
     except trihop.WouldBlock:
-        pass                            # it has its bytes still
+        pass                            # the channel is full, and has refused it
+    else:
+        raise AssertionError("there is room for one")
+    assert len(again) == 0
+    try:
+        mine.send_buffer(again)
+    except trihop.Misuse as refused:
+        assert "given away" in str(refused)
+    else:
+        raise AssertionError("it is gone")
     assert mine.get()[2] == b"abc"
-    again.array[:] = list(b"xyz")
-    mine.send_buffer(again)
-    assert mine.get()[2] == b"xyz"
 print("ended")
 """
     )

@@ -240,7 +240,6 @@ except trihop.PeerGone as gone:
     print(gone)
 """,
         (3, 3),
-        status=None,
         **({"seat": seat} if seat else {}),
     )
     assert said.count("rank 1 has failed") == 2 and said.count("ValueError: by the test") == 2

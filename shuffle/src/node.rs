@@ -38,6 +38,8 @@ pub(crate) struct NodeExchange {
     is_owed: bool,
     /// Lives of the node's other processes, by the first endpoint of each; of the host alone.
     pub watches: Vec<(EndpointId, ProcessWatch)>,
+    /// Those that have ended, of which the parker is to hear.
+    pub ended: Vec<ProcessWatch>,
 }
 
 impl NodeExchange {
@@ -51,6 +53,7 @@ impl NodeExchange {
             asked_since: 0,
             is_owed: false,
             watches,
+            ended: Vec::new(),
         }
     }
 

@@ -141,7 +141,7 @@ pub unsafe extern "C" fn trihop_conveyor_over(
             pull: PullWindow {
                 next: null(),
                 end: null(),
-                item_bytes: item_bytes as u32, // an item fits a run
+                item_bytes: item_bytes as u32, // as `max_message_bytes` is
                 source: 0,
                 is_open: false,
             },

@@ -161,8 +161,9 @@ pub unsafe extern "C" fn trihop_poll(
     })
 }
 
-/// Ends the whole job through its launcher, where that can; the caller still has to exit. `why`
-/// goes to the launcher's output; it may be null. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
+/// Ends the whole job: the calls of all ranks fail from then on, and say that this one has failed,
+/// and `why`, which may be null; its launcher ends it, where that can, and prints `why`. The caller
+/// still has to exit. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
 /// not be asked, because the job is being finalized, its engine does not come free, or this is a
 /// handler of an inline job: exiting is all that is left.
 ///

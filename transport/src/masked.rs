@@ -1,10 +1,22 @@
 //! Threads that no signal of the process is given to: its handlers run on threads of the program.
+//! What a thread itself causes, it gets.
 
 use crate::error::{Error, Result};
 use crate::sync::thread::{self, Builder, JoinHandle};
 use crate::sync::{Arc, Flag};
 
-/// Starts a thread with all signals blocked.
+/// Signals by which a thread hears of what it has just done: blocked, they would end the process
+/// whatever has a handler for them.
+const OWN: [libc::c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Starts a thread with all signals blocked but those that it causes itself.
 ///
 /// # Errors
 /// [`Error::System`] when there is no thread to be had.
@@ -72,12 +84,15 @@ struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
     fn block_all() -> Self {
-        // SAFETY: a signal set is plain data; both calls write and read those given, and change
-        // this thread's mask only.
+        // SAFETY: a signal set is plain data; the calls write and read those given, and change this
+        // thread's mask only.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
+            for own in OWN {
+                libc::sigdelset(&raw mut all, own);
+            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             Self(before)
         }
@@ -115,5 +130,8 @@ mod tests {
         assert_eq!(thread.join().unwrap(), [false; 3]);
         assert_eq!(signals.map(takes), before);
         assert!(before.contains(&true), "they are not blocked in tests");
+        let own = OWN.map(takes);
+        let thread = spawn("masked", || OWN.map(takes)).unwrap();
+        assert_eq!(thread.join().unwrap(), own);
     }
 }

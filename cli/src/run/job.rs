@@ -38,6 +38,9 @@ const ENV_INTERFACE: &str = "TRIHOP_INTERFACE";
 /// A signal that asks ranks to end and comes so soon behind the first is the same.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
+/// So long after it, who has not ended is said.
+const SAID_AFTER: Duration = Duration::from_secs(5);
+
 /// Exit status where the time limit passed, as of timeout(1).
 const STATUS_TIMEOUT: i32 = 124;
 
@@ -86,6 +89,8 @@ struct Job {
     killed: bool,
     /// When they were first asked to by a signal.
     signalled: Option<Instant>,
+    /// It was said who has not ended then.
+    has_said_who: bool,
     /// Keeps the namespaces until the last rank has ended.
     networks: Option<Networks>,
     /// The cores that each process of ranks is bound to, where they are.
@@ -177,6 +182,7 @@ impl Job {
             kill_at: None,
             killed: false,
             signalled: None,
+            has_said_who: false,
             networks: None,
             spec,
             warden,
@@ -321,7 +327,8 @@ impl Job {
         let limit = self.time_limit.filter(|_| self.failure.is_none());
         let suspect = self.suspect.as_ref().map(|suspect| suspect.counts_at);
         let suspect = suspect.filter(|_| self.failure.is_none());
-        let next = [kill_at, limit, suspect].into_iter().flatten().min()?;
+        let all = [kill_at, limit, suspect, self.say_who_at()];
+        let next = all.into_iter().flatten().min()?;
         // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
         // it returns.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
@@ -578,19 +585,41 @@ impl Job {
         }
     }
 
+    /// Ranks that have not ended.
+    fn running(&self) -> impl Iterator<Item = u32> {
+        let all = (0..).zip(&self.processes[..self.ranks]);
+        all.filter(|(_, process)| process.is_running())
+            .map(|(rank, _)| rank)
+    }
+
+    /// When to say who goes on although a signal has asked all to end.
+    fn say_who_at(&self) -> Option<Instant> {
+        let says = !self.spec.are_agents && !self.has_said_who && !self.killed;
+        self.signalled
+            .filter(|_| says)
+            .map(|first| first + SAID_AFTER)
+    }
+
     fn watch_clock(&mut self) {
         let now = Instant::now();
         if self.time_limit.is_some_and(|limit| now >= limit) && self.failure.is_none() {
-            let running = (0..)
-                .zip(&self.processes[..self.ranks])
-                .filter(|(_, p)| p.is_running())
-                .map(|(rank, _)| rank);
+            let running = self.running();
             let limit = self.spec.timeout.unwrap_or_default().as_secs();
             let text = format!(
                 "the job passed its limit of {limit} s; still running: ranks {}",
                 ranges(running)
             );
             self.fail(STATUS_TIMEOUT, &text);
+        }
+        if self.say_who_at().is_some_and(|at| now >= at) {
+            self.has_said_who = true;
+            if self.running().next().is_some() {
+                let text = format!(
+                    "trihop run: ranks {} have not ended yet; the signal once more kills them",
+                    ranges(self.running())
+                );
+                self.outputs.stderr.say(&text);
+            }
         }
         let suspect = self.suspect.as_ref();
         if suspect.is_some_and(|suspect| now >= suspect.counts_at) {

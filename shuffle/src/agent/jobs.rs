@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trihop_transport::bootstrap::{
-    Bootstrap, Follower, JobOfAgents, Joiner, Meeting, Party, Reception, Rest, Single,
+    Bootstrap, ENV_STARTED, Follower, JobOfAgents, Joiner, Meeting, Party, Reception, Rest, Single,
     ranks_of_nodes, start_beside_agents,
 };
 use trihop_transport::masked::{self, MaskedThread};
@@ -53,7 +53,8 @@ pub trait AskedToEnd {
 /// there takes the name, and all of them share the ranks of each job.
 ///
 /// It ends once it has had a job and then none for as long as `linger`, and no other agent of its
-/// launch either, without end where that is `None`; when it is asked to; or when another agent
+/// launch either, without end where that is `None`; where a rank has started it and none has come
+/// for as long, or for `bootstrap_timeout_ms`, if that is longer; when it is asked to; or when another agent
 /// ends. Then it gives its name free for another agent, refuses ranks that wait for others of
 /// their job, and ends with the last of its jobs. Asked once more it returns at once; the jobs
 /// that it has then end with its process.
@@ -267,8 +268,12 @@ impl Agent {
     ) -> Result<()> {
         let (mut doors, mut rest) = (Some(doors), None);
         let mut was_asked = false;
-        // Once a job has ended, and no other one runs.
-        let (mut ends_at, mut again) = (None, LOOK_AGAIN[0]);
+        // Once a job has ended, and no other one runs; the rank that has started it may be gone.
+        let was_started = std::env::var_os(ENV_STARTED).is_some();
+        let first = linger.filter(|_| was_started);
+        let first = first.map(|linger| linger.max(self.options.bootstrap_timeout()));
+        let mut ends_at = first.and_then(|first| Instant::now().checked_add(first));
+        let mut again = LOOK_AGAIN[0];
         loop {
             if self.jobs.reap() && self.jobs.running.is_empty() {
                 ends_at = linger.and_then(|linger| Instant::now().checked_add(linger));

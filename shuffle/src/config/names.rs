@@ -9,12 +9,13 @@ use crate::error::{Error, Result};
 
 /// Variables that belong to the launcher, the command line, the logs or tests, not to [`Options`];
 /// those of tests alone are `TEST_*`, and those of the library in `doors/mpi` `ALLTOALL_*`.
-const NOT_OPTIONS: [&str; 24] = [
+const NOT_OPTIONS: [&str; 25] = [
     "AGENT",
     "AGENT_JOB",
     "AGENT_LINGER_MS",
     "AGENT_NODES",
     "AGENT_PLACE",
+    "AGENT_STARTED",
     "AGENT_START",
     "BOOT_FD",
     "BOUND",

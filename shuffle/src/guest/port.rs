@@ -24,7 +24,7 @@ const BETWEEN: Duration = Duration::from_millis(20);
 /// How long a server that is there has to answer who it is.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-const SEND: &str = "a send to a channel";
+const SEND: &str = "a send to a channel, which may be full";
 const GET: &str = "a get from a channel";
 const POLL: &str = "a poll of a channel";
 pub(super) const OTHER: &str = "a call on a channel";

@@ -35,6 +35,9 @@ pub(super) struct Arrived {
     pub early: Vec<Accepted>,
 }
 
+/// Others of the node that may wait to be heard, at least.
+const BACKLOG: u32 = 1024;
+
 impl Arrived {
     /// As a process that the launcher knows, with so many other ends of links.
     pub fn at_launcher(
@@ -54,7 +57,8 @@ impl Arrived {
         let nonce = u64::from_le_bytes(random_bytes()?);
         let listener = DescriptorListener::listen(
             &socket_name(nonce, processes.rank()),
-            2 * topology.places() + 8,
+            // Ranks tell a stopped agent of each stream that they close.
+            (2 * topology.places() + 8).max(BACKLOG),
         )?;
         let watch = WatchStart::listen(options, topology)?;
         let watch_addresses = watch.as_ref().map_or(&[][..], |w| w.listening.addresses());

@@ -352,8 +352,15 @@ impl JobState {
         self.check_news()
     }
 
+    /// The same, and all have arrived at the end.
+    pub fn is_over_without_agents(&self) -> bool {
+        self.goes_without_agents() && self.lives.is_over()
+    }
+
     fn lose_agent(&mut self, agent: EndpointId) {
-        self.node.watches.retain(|(end, _)| *end != agent);
+        let gone = self.node.watches.extract_if(.., |(end, _)| *end == agent);
+        let gone: Vec<_> = gone.map(|(_, watch)| watch).collect();
+        self.node.ended.extend(gone);
         self.lives.lost_agent = Some(self.engine.topology.rank_of(agent));
         tracing::warn!("an agent of this node has ended");
     }

@@ -160,7 +160,7 @@ impl JobState {
     ///
     /// # Errors
     /// [`Error::Mismatch`]: an endpoint has none.
-    pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Instant) -> Result<bool> {
+    pub fn inboxes_have_arrived(&mut self, id: u16, deadline: Option<Instant>) -> Result<bool> {
         let (topology, cookie) = (&self.engine.topology, self.engine.cookie);
         self.node.keep_arrived(topology, cookie)?;
 
@@ -174,7 +174,7 @@ impl JobState {
             return Ok(true);
         }
         self.check_agent()?;
-        if Instant::now() >= deadline {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(not_arrived(&missing, &"bootstrap_timeout_ms has passed"));
         }
         Ok(false)

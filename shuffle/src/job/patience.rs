@@ -161,7 +161,8 @@ impl JobState {
         tracing::warn!(rank, seconds, why, "waiting for {what}; a dump says more");
         // Two speak for all, since the first may be whom the others wait for, and those who have
         // come to something else than others.
-        let speaks = rank < 2 && why != NOTHING_KEPT || self.is_elsewhere();
+        let says_more = why != NOTHING_KEPT || self.engine.topology.size() == 1;
+        let speaks = rank < 2 && says_more || self.is_elsewhere();
         if speaks && !std::mem::replace(&mut self.has_complained, true) {
             notice::unless_logged(format_args!(
                 "rank {rank} has waited for {what} for {seconds} s: {why}"

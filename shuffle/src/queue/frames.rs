@@ -6,6 +6,9 @@ const TAKEN: u8 = u8::MAX;
 /// Frames that were given back since they were joined for the last time, before they are again.
 const JOINED_AFTER: usize = 64;
 
+/// So many units are little memory.
+const SMALL: usize = 512;
+
 /// Frames by their class: those of class 0 are the shortest, each class twice as long.
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -79,7 +82,12 @@ impl Frames {
     /// Where a frame of a class begins; `None` where none can be had.
     pub fn take(&mut self, class: usize) -> Option<u32> {
         let mut found = self.pop_from(class);
-        if found.is_none() && (self.returned >= JOINED_AFTER || self.in_use_bytes == 0) {
+        let is_due = match self.free_at.len() {
+            // Of little memory no more may come back before this is taken, and it takes no time.
+            ..SMALL => self.returned > 0,
+            _ => self.returned >= JOINED_AFTER || self.in_use_bytes == 0,
+        };
+        if found.is_none() && is_due {
             self.join();
             found = self.pop_from(class);
         }

@@ -142,7 +142,11 @@ impl Offer {
                     self.memory.put_back(from, buffer);
                     return Ok((posted, Sent::Partly));
                 }
-                Err(PostError::Failed(_, error)) => return Err(error.into()),
+                Err(PostError::Failed(buffer, error)) => {
+                    // The job may go on, where that is because somebody is lost.
+                    self.memory.put_back(from, buffer);
+                    return Err(error.into());
+                }
             }
         }
         Ok((posted, Sent::All))

@@ -176,9 +176,14 @@ impl RemoteQueue {
         self.busy = false;
         (self.open, self.open_since_ns) = (None, 0);
         self.ready.clear();
-        // The other end may be reading still.
+        // The other end may be reading still, where it lives.
         let exposed = self.exposed.drain(..).map(|exposed| exposed.what);
-        let read = |what: &Announced| matches!(what, Announced::Record(offer) if offer.is_read());
+        let read = |what: &Announced| match what {
+            Announced::Record(offer) => offer.is_read(),
+            Announced::Batch {
+                buffer, segment, ..
+            } => buffer.is_some() && segment.is_none(),
+        };
         self.left_behind.extend(exposed.filter(read));
         self.own.clear();
         self.fragments = FragmentGuard::default();

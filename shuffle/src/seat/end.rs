@@ -197,7 +197,9 @@ fn end_alone(seat: &impl Seating) -> Result<()> {
         ))
     })?;
     let waited = seat.wait(what, |job| {
-        let through = job.engine.collectives.result(ticket).is_some();
+        // Others may have been told by another agent that all have arrived, and have gone.
+        let through =
+            job.engine.collectives.result(ticket).is_some() || job.is_over_without_agents();
         Ok((through || Instant::now() >= deadline).then_some(()))
     });
     let waited = waited.and_then(|()| {
@@ -288,8 +290,12 @@ fn fence_while_progressing(
         _ => {}
     }
     while !thread.is_finished() {
+        // Others of the node may need a relay until they are through, whatever links have failed.
+        let has_moved = seat.progress(what).unwrap_or(false);
         seat.with(what, look_after_peers)?;
-        std::thread::sleep(NAP);
+        if !has_moved {
+            std::thread::sleep(NAP);
+        }
     }
     let launcher = seat.with(what, |job| Ok(job.launcher))?;
     let (bootstrap, outcome) = thread.join().map_err(|_| {

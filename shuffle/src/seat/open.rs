@@ -27,6 +27,8 @@ pub(crate) fn open(
 ) -> Result<StreamId> {
     let what = "opening a stream";
     seat.may_wait(what)?;
+    // Where somebody is gone no relay need hear of it.
+    seat.with(what, |job| job.check_whole())?;
     let begun = seat.with(what, |job| {
         job.begin_opening(name, options, item_bytes, Engine::reusable)
     });
@@ -257,7 +259,8 @@ fn connect(
     let deadline = seat.with(what, |job| {
         let deadline = Instant::now() + job.options.bootstrap_timeout();
         job.give_inbox(number, &prepared, deadline)?;
-        Ok(deadline)
+        // Whoever is stopped later is waited for, as in all other calls.
+        Ok((number == SYSTEM_STREAM).then_some(deadline))
     })?;
     seat.wait(what, |job| {
         let have_arrived = job.inboxes_have_arrived(number, deadline)?;

@@ -85,6 +85,9 @@ impl Park {
                 self.parker.unwatch(watch.descriptor())?;
             }
         }
+        for watch in job.node.ended.drain(..) {
+            self.parker.unwatch(watch.descriptor())?;
+        }
         if arrived {
             job.node
                 .keep_arrived(&job.engine.topology, job.engine.cookie)?;

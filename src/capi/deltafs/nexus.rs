@@ -163,12 +163,12 @@ impl nexus_ctx {
             ..
         } = self;
         openings.end();
-        let outcome = barrier.close().and(job.shutdown());
+        let closed = barrier.close();
         remote.unbind();
         if !remote.is_same(&local) {
             local.unbind();
         }
-        outcome
+        closed.and(job.shutdown())
     }
 
     /// Writes the tables to files, or to stderr.

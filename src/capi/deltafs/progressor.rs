@@ -176,7 +176,8 @@ impl progressor_handle {
         state.base = state.work();
     }
 
-    /// The work is over; what was done stays to be told.
+    /// The work is about to end, and with it the threads that it is asked of: what was done until
+    /// now stays to be told.
     pub fn unbind(&self) {
         let mut state = self.progressor.state();
         state.last = state.now();

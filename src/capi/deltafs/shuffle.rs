@@ -11,9 +11,9 @@ use super::openings::{Opening, Openings};
 use super::options::shuffle_opts;
 use super::state_dump::{self, Dumped, Notes};
 use crate::capi::argument;
-use crate::capi::status::{Failure, guard_or, trihop_status_t};
+use crate::capi::status::{Failure, guard_or};
 use crate::threaded::{Job, Shuffle};
-use crate::transport::sync::{Arc, Ordering};
+use crate::transport::sync::{Arc, Mutex, Ordering, PoisonError};
 use crate::{BroadcastTo, Error, Message, Options, Queues, Rank, Stats, StreamOptions};
 
 /// `shuffle_deliverfn_t`.
@@ -35,6 +35,8 @@ pub struct shuffle {
     size: u32,
     notes: Arc<Notes>,
     lull: Lull,
+    /// The counters that were told last.
+    told: Mutex<Stats>,
 }
 
 thread_local! {
@@ -88,6 +90,7 @@ impl shuffle {
             size: nexus.job.size(),
             notes: Arc::default(),
             lull: Lull::new(),
+            told: Mutex::default(),
         });
         state_dump::enter(Dumped {
             handle: opened.handle(),
@@ -159,18 +162,14 @@ impl shuffle {
         Ok(())
     }
 
-    /// Counters, when the engine comes free; zeros before it is open on all ranks.
-    fn stats(&self) -> Result<Stats, Failure> {
-        let Some(stream) = self.opening.stream() else {
-            return Ok(Stats::default());
-        };
-        stream.stats().ok_or_else(|| {
-            let why = format!(
-                "the engine of `{}` is in use and does not come free",
-                stream.name()
-            );
-            Failure::new(trihop_status_t::TRIHOP_ERR_WOULD_BLOCK, why)
-        })
+    /// Counters, those that were told before where the engine does not come free; zeros before it
+    /// is open on all ranks.
+    fn stats(&self) -> Stats {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stats) = self.opening.stream().and_then(|stream| stream.stats()) {
+            *told = stats;
+        }
+        told.clone()
     }
 }
 
@@ -418,7 +417,7 @@ pub unsafe extern "C" fn shuffle_send_stats(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let [origin, relay, network] = sent(&unsafe { shuffle_at(sh)? }.stats()?);
+        let [origin, relay, network] = sent(&unsafe { shuffle_at(sh)? }.stats());
         // SAFETY: as the caller promises.
         unsafe {
             give(local_origin, origin);
@@ -441,7 +440,7 @@ pub unsafe extern "C" fn shuffle_recv_stats(
 ) -> hg_return_t {
     returning(|| {
         // SAFETY: as the caller promises.
-        let [node, network] = received(&unsafe { shuffle_at(sh)? }.stats()?);
+        let [node, network] = received(&unsafe { shuffle_at(sh)? }.stats());
         // SAFETY: as the caller promises.
         unsafe {
             give(local, node);

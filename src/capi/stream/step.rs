@@ -150,7 +150,7 @@ unsafe fn with_step(
 
 /// As `trihop_stream_begin_step`, with all that a step can have. Where it fails, nothing is called.
 /// That it is over is told to `at_end`, and once by `trihop_stream_test` or `trihop_stream_wait`
-/// too, unless another step has begun meanwhile.
+/// too, once that has returned, unless another step has begun meanwhile.
 ///
 /// Threads: as `trihop_stream_begin_step`, and what is called at the end of a step.
 #[unsafe(no_mangle)]

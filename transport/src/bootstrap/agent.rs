@@ -23,6 +23,9 @@ pub use attached::{Attached, Attachment};
 pub use ranks::ranks_of_nodes;
 pub use reception::{Party, Reception};
 
+/// Environment variable: set for an agent that a rank has started, and that ends where none comes.
+pub const ENV_STARTED: &str = "TRIHOP_AGENT_STARTED";
+
 /// Environment variable: the name that the node's agent has taken.
 pub const ENV_AGENT: &str = "TRIHOP_AGENT";
 /// Environment variable: this rank's number among those of its agent, from 0. Without it the agent

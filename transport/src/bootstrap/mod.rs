@@ -30,7 +30,7 @@ use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 pub use agent::{
-    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START,
+    Attached, Attachment, ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, ENV_STARTED,
     MOST_RANKS as MOST_AGENT_RANKS, Party, Reception, Welcome, check_agents,
     default_name as default_agent_name, ranks_of_nodes,
 };

@@ -60,9 +60,13 @@ pub(super) fn is_cut(code: i32) -> bool {
 /// The error for a call that returned `code`, on `object`.
 pub(super) fn failure(call: &'static str, code: isize, object: impl Display) -> Error {
     let code = positive(i32::try_from(code).unwrap_or(i32::MAX));
+    let remedy = match code {
+        libc::EMFILE | libc::ENFILE => "; raise the limit of descriptors (`ulimit -n`)",
+        _ => "",
+    };
     Error::Fabric {
         call,
         code,
-        detail: format!("{} ({object})", text(code)),
+        detail: format!("{} ({object}){remedy}", text(code)),
     }
 }

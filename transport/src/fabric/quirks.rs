@@ -3,7 +3,7 @@
 
 use libfabric_sys as sys;
 
-use super::settings::{MATCHING, NO_SHARED_MEMORY, SHARED_RECEIVES, Setting, UNIVERSE};
+use super::settings::{MATCHING, NO_SHARED_MEMORY, OWN_KEYS, SHARED_RECEIVES, Setting, UNIVERSE};
 use crate::link::{Limits, Mover};
 use crate::protocol::tags::TAG_BITS;
 
@@ -150,9 +150,10 @@ pub const TABLE: &[Quirk] = &[
         max_message_bytes: u32::MAX as usize,
         tag_bits: 48,
         mr_mode: sys::FI_MR_ENDPOINT | sys::FI_MR_ALLOCATED,
-        settings: &[UNIVERSE, MATCHING],
+        settings: &[MATCHING, OWN_KEYS],
         why: "Slingshot: hardware tag matching, whose entries the ranks of a card share, 48-bit tags, own rendezvous \
-              from 16 KiB on, regions are bound to the endpoint and addressed by offset",
+              from 16 KiB on, regions are bound to the endpoint and addressed by offset; FI_UNIVERSE_SIZE has made \
+              older versions crash at their start",
         source: "fi_cxi(7), prov/cxi/include/cxip.h; never run",
         ..ADAPTER
     },

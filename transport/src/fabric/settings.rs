@@ -52,6 +52,15 @@ pub(super) const SHARED_RECEIVES: Setting = Setting {
     why: "one receive context for all connections takes less memory than one each",
 };
 
+/// With its cache, which is the default, all of a process's memory is open to whoever has the VNI, as
+/// soon as some of it is registered for others.
+pub(super) const OWN_KEYS: Setting = Setting {
+    variable: "FI_CXI_PROV_KEY_CACHE",
+    value: |_| Some("0".to_owned()),
+    value_text: "0",
+    why: "each region is open to others for what it is registered for, and no other memory is",
+};
+
 /// By default the card alone matches, and ends in flow control where its entries are used up.
 pub(super) const MATCHING: Setting = Setting {
     variable: "FI_CXI_RX_MATCH_MODE",
@@ -89,6 +98,10 @@ pub fn all() -> Vec<(Setting, Vec<&'static str>)> {
 /// threads that read the environment later.
 pub(super) fn tell(peers: Option<usize>) {
     for (setting, providers) in all() {
+        // Which provider it will be is not known yet, and older ones of Slingshot crash by this.
+        if setting == UNIVERSE && has_slingshot() {
+            continue;
+        }
         let Some(value) = (setting.value)(peers) else {
             continue;
         };
@@ -105,6 +118,11 @@ pub(super) fn tell(peers: Option<usize>) {
         // later.
         unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
     }
+}
+
+/// Whether the machine has adapters of that network.
+fn has_slingshot() -> bool {
+    std::fs::read_dir("/sys/class/cxi").is_ok_and(|mut devices| devices.next().is_some())
 }
 
 #[cfg(test)]

@@ -103,7 +103,13 @@ impl DescriptorListener {
         let address = address(name)?;
         let what = || format!("listening on the abstract socket @{name}");
         let socket = socket().map_err(|e| Error::system(what(), e))?;
-        rustix::net::bind(&socket, &address).map_err(|e| Error::system(what(), e))?;
+        rustix::net::bind(&socket, &address).map_err(|e| match e {
+            Errno::ADDRINUSE => {
+                let what = format!("{}, a name that another process has", what());
+                Error::system(what, e)
+            }
+            e => Error::system(what(), e),
+        })?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&socket, backlog).map_err(|e| Error::system(what(), e))?;
         Ok(Self {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::memory::hugepage::{self, PageKind};
@@ -144,7 +145,13 @@ impl Segment {
 
     fn new_unsealed(name: &str, bytes: usize, flags: MemfdFlags) -> Result<OwnedFd> {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // A hardened kernel (vm.memfd_noexec=2) wants to hear that nothing in it is run; older ones
+        // do not know that.
         let file = rustix::fs::memfd_create(name, flags)
+            .or_else(|error| match error {
+                Errno::ACCESS => rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL),
+                error => Err(error),
+            })
             .map_err(|e| Error::system("creating an anonymous file", e))?;
         rustix::fs::ftruncate(&file, bytes as u64)
             .map_err(|e| Error::system(format!("sizing an anonymous file to {bytes} bytes"), e))?;

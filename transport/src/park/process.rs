@@ -1,10 +1,11 @@
 //! Learning that a process of the same node has ended.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
@@ -135,11 +136,23 @@ fn has_folder_of_ended(folder: &OwnedFd) -> bool {
             // The name of the command stands in brackets, and may have some.
             let line = String::from_utf8_lossy(&line[..count]);
             let state = line.rsplit_once(") ").map_or("", |(_, state)| state);
-            state.starts_with(['Z', 'X'])
+            // A first thread that has ended alone is a zombie, too.
+            state.starts_with('X') || state.starts_with('Z') && !has_other_threads(folder)
         }
         // Descriptors that run out say nothing.
         Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
     }
+}
+
+/// Whether a process has threads beside the first one.
+fn has_other_threads(folder: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let threads = openat(folder, "task", flags, Mode::empty()).and_then(Dir::new);
+    let is_number = |name: &CStr| name.to_bytes().iter().all(u8::is_ascii_digit);
+    threads.is_ok_and(|threads| {
+        let names = threads.flatten();
+        names.filter(|entry| is_number(entry.file_name())).count() > 1
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::ptr;
 
 use crate::error::{Error, Result};
@@ -21,6 +22,16 @@ pub(super) fn own_addresses(wanted: &[String], loopback: bool) -> Result<Vec<IpA
     chosen.extend(named.map(|(_, address)| *address));
     if chosen.is_empty() {
         // They may be domains of a fabric, which have no addresses of this kind.
+        // Bridges of containers and of virtual machines, which have the same address on each node,
+        // come last.
+        let is_virtual = |name: &str| {
+            !Path::new("/sys/class/net")
+                .join(name)
+                .join("device")
+                .exists()
+        };
+        let mut all = all;
+        all.sort_by_key(|(name, _)| is_virtual(name));
         chosen.extend(all.into_iter().map(|(_, address)| address));
     }
     if chosen.is_empty() {

@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
 use super::address::own_addresses;
 use super::board::Board;
 use super::thread::Watcher;
@@ -18,6 +20,23 @@ use crate::ring::Bell;
 use crate::secret::Secret;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::topology::{EndpointId, NodeId, Topology};
+
+/// A socket of version 6 that takes connections of version 4 too, whatever the system's default is
+/// (net.ipv6.bindv6only), where the first of these places is one for both.
+fn bind_both(places: &[SocketAddr]) -> std::io::Result<TcpListener> {
+    let [both @ SocketAddr::V6(_), _, ..] = places else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    rustix::net::bind(&socket, both)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Connections of other watches that may wait to be taken.
+const BACKLOG: i32 = 128;
 
 /// Where a node's watch will listen: others are told before it starts.
 #[derive(Debug)]
@@ -41,7 +60,8 @@ impl Listening {
         };
         let places: Vec<SocketAddr> = any.iter().map(|ip| SocketAddr::new(*ip, 0)).collect();
         let what = || format!("listening for the watches of other nodes on {places:?}");
-        let listener = TcpListener::bind(&places[..]).map_err(|e| Error::system(what(), e))?;
+        let listener = bind_both(&places).or_else(|_| TcpListener::bind(&places[..]));
+        let listener = listener.map_err(|e| Error::system(what(), e))?;
         listener
             .set_nonblocking(true)
             .map_err(|e| Error::system(what(), e))?;

@@ -40,9 +40,11 @@ const REDIAL: Duration = Duration::from_millis(20);
 /// How long neighbours that cannot be reached are waited for at the start.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// They are still dialled then, less often, since a node may be slow to start; for so long.
+/// They are still dialled then, less often, since a node may be slow to start; after so long very
+/// seldom, since a process may be stopped for longer.
 const LATE_REDIAL: Duration = Duration::from_secs(1);
-const LAST_DIAL: Duration = Duration::from_secs(120);
+const LATE: Duration = Duration::from_secs(120);
+const SELDOM_REDIAL: Duration = Duration::from_secs(10);
 
 /// How often it looks for the end of processes that the system does not announce.
 const LOOK: Duration = Duration::from_millis(100);
@@ -99,7 +101,7 @@ pub(super) struct Watcher {
     /// When neighbours that are missing are waited for no more; none afterwards.
     give_up: Option<Instant>,
     /// When they are dialled no more.
-    last_dial: Instant,
+    late_from: Instant,
     /// Until when nobody is let in, for want of descriptors.
     deaf_until: Option<Instant>,
     /// Losses on the board that it has looked at.
@@ -136,7 +138,7 @@ impl Watcher {
             give_up: Some(now + GIVE_UP),
             deaf_until: None,
             losses: 0,
-            last_dial: now + LAST_DIAL,
+            late_from: now + LATE,
             dials: ours.into_iter().map(dial).collect(),
             silent: (0..setup.processes.len())
                 .filter(|&at| setup.processes[at].1.is_silent())
@@ -271,6 +273,11 @@ impl Watcher {
                 format!("{:?}: {error}", dial.neighbour.addresses)
             })
             .collect();
+        if tried.is_empty() {
+            // They connect to this one once they have started, and say it themselves if they cannot.
+            tracing::info!(?nodes, "the watches of these nodes have not connected yet");
+            return;
+        }
         tracing::warn!(
             rank = self.setup.topology.rank().0,
             ?nodes,
@@ -320,8 +327,13 @@ impl Watcher {
     fn redial(&mut self, index: usize, error: String) {
         let dial = &mut self.dials[index];
         dial.last_error = Some(error);
-        let (now, pause) = (Instant::now(), self.give_up.map_or(LATE_REDIAL, |_| REDIAL));
-        dial.next = Some(now + pause).filter(|_| now < self.last_dial);
+        let now = Instant::now();
+        let pause = match self.give_up {
+            Some(_) => REDIAL,
+            None if now < self.late_from => LATE_REDIAL,
+            None => SELDOM_REDIAL,
+        };
+        dial.next = Some(now + pause);
     }
 
     fn connect(&self, address: SocketAddr) -> Result<OwnedFd, Errno> {

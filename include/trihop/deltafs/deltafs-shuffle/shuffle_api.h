@@ -33,9 +33,9 @@
  *
  * Threads. Every call may be made by any thread. Callbacks run on a thread of the shuffle's own (the last ones, within
  * shuffle_shutdown(), on another one), one at a time, may block (the senders then wait, hop by hop), and may enqueue, into
- * their own shuffle too; the other calls return HG_OPNOTSUPPORTED there. What a callback enqueues never waits for room: up
- * to TRIHOP_SPILL_BYTES are kept, and beyond that the job ends with HG_NOMEM, since no bounded memory helps a program
- * whose messages multiply without end.
+ * their own shuffle too, and ask for statistics and dumps; the other calls return HG_OPNOTSUPPORTED there. What a
+ * callback enqueues never waits for room: up to TRIHOP_SPILL_BYTES are kept, and beyond that the job ends with HG_NOMEM,
+ * since no bounded memory helps a program whose messages multiply without end.
  *
  * Flushes. Each waits for what was in those queues of this rank when it was called, and for nobody else's. All that was
  * enqueued anywhere is delivered after: flush_originqs, barrier, flush_remoteqs, barrier, flush_relayqs, barrier,

@@ -181,12 +181,20 @@ impl Links {
                 self.post_again(TagClass::Segment, number, buffer);
                 return Ok(());
             }
+            // Its memory may be used for others by now, since it has lost this one, too.
+            Err(_) if remote.is_lost => {
+                self.fetches.end(number as usize);
+                return Ok(());
+            }
             Err(error) => return Err(Error::bad_peer(end.0, error)),
         };
         self.fetches.end(number as usize);
         let same = header.kind == BatchKind::Segment
             && (header.epoch, header.source, header.stage) == (epoch, end, stage.number())
             && header.sequence == fetch.sequence;
+        if !same && remote.is_lost {
+            return Ok(());
+        }
         if !same {
             return Err(Error::bad_peer(
                 end.0,

@@ -352,7 +352,10 @@ impl<S: Seat> Channels<S> {
         if S::MOVES_ALONE {
             return self.check_goes_on(what);
         }
-        let is_due = self.handle.with_out(what, |out| Ok(out.count_call()))?;
+        let is_due = self.handle.with_out(what, |out| {
+            out.check_open()?;
+            Ok(out.count_call())
+        })?;
         self.ask_unasked()?;
         match is_due {
             true => self.handle.seat.progress_in_passing(),

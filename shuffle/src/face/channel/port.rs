@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::job::Awaited;
 use crate::seat::Seat;
 
-pub(super) const SEND: &str = "a send to a channel";
+pub(super) const SEND: &str = "a send to a channel, which may be full";
 pub(super) const GET: &str = "a get from a channel";
 pub(super) const POLL: &str = "a poll of a channel";
 pub(super) const ATTACH: &str = "attaching to a channel";

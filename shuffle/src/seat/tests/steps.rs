@@ -429,3 +429,34 @@ fn a_step_brings_the_priority_of_its_stream_and_gives_it_back() {
     assert_eq!(served(), "urgent usual bulk");
     job.shutdown().unwrap();
 }
+
+/// Whoever has waited for a step, or was told that it is over, uses what its call has made.
+#[test]
+fn a_wait_for_a_step_is_over_once_its_call_has_returned() {
+    let job = threaded::Job::start(single()).unwrap();
+    let shuffle = job.shuffle("steps").handler(|_, _| ()).open().unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    for turn in 0..300 {
+        let end = match turn % 3 {
+            0 => End::Round,
+            1 => End::Fence,
+            _ => End::Completion(Contributors::Local(0)),
+        };
+        let called = Arc::clone(&calls);
+        let step = shuffle.step(end).at_end(move |_| {
+            if turn % 7 == 0 {
+                thread::yield_now();
+            }
+            called.fetch_add(1, Ordering::Relaxed);
+        });
+        let step = step.begin().unwrap();
+        match turn % 4 {
+            0 => shuffle.wait().unwrap(),
+            1 => while !shuffle.test().unwrap() {},
+            _ => block_on(step).0.unwrap(),
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), turn + 1, "{end} {turn}");
+    }
+    shuffle.shutdown().unwrap();
+    job.shutdown().unwrap();
+}

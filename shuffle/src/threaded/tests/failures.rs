@@ -277,7 +277,8 @@ fn an_abort_that_could_not_ask_the_launcher_says_so() {
     });
     assert!(!asked.unwrap());
     assert!(job.abort(1, "on purpose"));
-    job.shutdown().unwrap();
+    let failed = job.shutdown().unwrap_err();
+    assert_eq!(failed.to_string(), "rank 0 has failed: on purpose");
 }
 
 #[test]

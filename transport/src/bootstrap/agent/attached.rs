@@ -129,7 +129,7 @@ fn no_agent(name: &str, error: &Error) -> String {
             "; the one that this process has had a job of may have ended with that: with \
              TRIHOP_AGENT_LINGER_MS in its environment it stays for others"
         }
-        false => "",
+        false => "; start one by `trihop agent`, or set TRIHOP_AGENT_START, by which a rank does",
     };
     format!("no agent @{name} on this node: {error}{hint}")
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, fstat};
 use rustix::process::{Resource, getrlimit};
 
-use super::{ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, failed};
+use super::{ENV_AGENT, ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START, ENV_STARTED, failed};
 use crate::bootstrap::local::ENV_BOUND;
 use crate::error::{Error, Result};
 use crate::memory::descriptors::{DescriptorListener, wait_for_any};
@@ -96,7 +96,7 @@ impl Starter {
         let mut agent = Command::new(program);
         agent.args(words).env(ENV_AGENT, &self.name);
         // It is no task of this rank's launcher, and the next agent of other jobs too.
-        agent.env("TRIHOP_LAUNCHER", "single");
+        agent.env("TRIHOP_LAUNCHER", "single").env(ENV_STARTED, "1");
         for name in [ENV_JOB, ENV_NODES, ENV_PLACE, ENV_BOUND] {
             agent.env_remove(name);
         }

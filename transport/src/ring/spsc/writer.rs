@@ -60,7 +60,8 @@ impl<S: LaneStorage, O: Orderings> Writer<S, O> {
             storage.capacity_bytes(Area::Nursery) as u64,
         );
         let oldest = match area {
-            Area::Ring if tail - begin >= ring => tail - ring,
+            // The ring may be full while the nursery has frames that were not read.
+            Area::Ring if tail - begin > ring => tail - ring,
             Area::Ring => begin.saturating_sub(nursery),
             Area::Nursery => tail.saturating_sub(nursery),
         };

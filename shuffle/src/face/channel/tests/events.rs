@@ -267,6 +267,16 @@ fn an_event_is_readable_once_the_job_has_failed() {
         assert!(!is_readable(of_get, false));
         bad.send(Rank(0), 0, b"")?;
         assert!(is_readable(event, true) && is_readable(of_get, true));
+        // As a loop does that takes until nothing is found, and then sleeps.
+        for _ in 0..2 {
+            let failed = channel.get(Timeout::Once).expect_err("the job has failed");
+            assert!(matches!(failed, Error::Handler { .. }), "{failed:?}");
+            assert!(is_readable(event, false));
+        }
+        let sent = channel.send(0, b"x", Return::WhenDeposited, Timeout::Never);
+        assert!(matches!(sent, Err(Error::Handler { .. })), "{sent:?}");
+        let other = channels.create(ChannelLimits::default());
+        assert!(matches!(other, Err(Error::Handler { .. })));
         Ok(channel.get(Timeout::Never).expect_err("nobody sends"))
     };
     for (_, outcome) in ranks(1, |_| 0, failing) {
@@ -306,4 +316,52 @@ fn dropped<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<
 fn a_port_with_an_event_is_closed_as_any() {
     on_both!(2, |_| 0, dropped);
     on_both!(1, |_| 0, dropped);
+}
+
+/// A job is shut down while channels are open, and somebody sleeps until something comes.
+#[test]
+fn an_event_is_readable_once_the_job_has_ended() {
+    fn ending<S: Seat>(job: over::Job<S>) -> Result<Error> {
+        let channels = job.channels("channels").open()?;
+        let channel = channels.create(ChannelLimits::default())?;
+        let mut get = channel.start_get(Timeout::Never)?;
+        channel.event()?;
+        get.event()?;
+        job.shutdown()?;
+        if S::MOVES_ALONE {
+            assert!(is_readable(channel.event()?, true) && is_readable(get.event()?, true));
+        }
+        assert!(matches!(get.test(), Err(Error::Closed(_))));
+        Ok(channel.get(Timeout::Once).expect_err("the job has ended"))
+    }
+    let inline = |_, bootstrap: Custom| ending(Job::start_with(loopback(), Box::new(bootstrap))?);
+    let threaded =
+        |_, bootstrap: Custom| ending(threaded::Job::start_with(loopback(), Box::new(bootstrap))?);
+    for (_, outcome) in ranks(1, |_| 0, inline)
+        .into_iter()
+        .chain(ranks(1, |_| 0, threaded))
+    {
+        assert!(matches!(outcome, Ok(Error::Closed(_))), "{outcome:?}");
+    }
+}
+
+/// How a request has ended is said once.
+#[test]
+fn a_request_whose_end_was_said_says_so() {
+    let twice = |_, bootstrap: Custom| -> Result<()> {
+        let job = threaded::Job::start_with(loopback(), Box::new(bootstrap))?;
+        let channels = job.channels("channels").open()?;
+        let channel = channels.create(ChannelLimits::default())?;
+        channel.send(0, b"x", Return::WhenDeposited, Timeout::Never)?;
+        let mut get = channel.start_get(Timeout::Never)?;
+        assert_eq!(get.wait_mut()?.bytes, *b"x");
+        assert!(matches!(get.test(), Err(Error::Misuse { .. })));
+        assert!(matches!(get.wait_mut(), Err(Error::Misuse { .. })));
+        drop((get, channel));
+        channels.shutdown()?;
+        job.shutdown()
+    };
+    for (_, outcome) in ranks(1, |_| 0, twice) {
+        outcome.unwrap();
+    }
 }
