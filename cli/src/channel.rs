@@ -153,8 +153,11 @@ pub enum Error {
     #[error(transparent)]
     Channel(Failure),
     /// What was to be done cannot be done now, or in time.
-    #[error("there is no message, or no room, in time")]
+    #[error("not in time")]
     NotInTime,
+    /// What is given is the name of no channel.
+    #[error(transparent)]
+    NoDescriptor(Failure),
     /// A message was taken out of its channel, and is gone.
     #[error("the message is taken, and cannot be written: {0}")]
     Unwritten(io::Error),
@@ -220,7 +223,7 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
             lines,
             kind,
         } => {
-            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
+            let mut port = guest.attach(&parse(&descriptor)?)?;
             match lines {
                 true => send_lines(&mut port, kind, timeout),
                 false => {
@@ -231,19 +234,17 @@ pub fn run(args: ChannelArgs) -> Result<(), Error> {
             }
         }
         Action::Get { descriptor, peek } => {
-            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
+            let mut port = guest.attach(&parse(&descriptor)?)?;
             if peek {
                 return Ok(write(&port.peek(timeout)?.bytes)?);
             }
             write(&port.get(timeout)?.bytes).map_err(Error::Unwritten)
         }
         Action::Poll { descriptor, what } => {
-            let mut port = guest.attach(&descriptor.parse::<Descriptor>()?)?;
+            let mut port = guest.attach(&parse(&descriptor)?)?;
             say(&port.poll(what.poll(), timeout)?.to_string())
         }
-        Action::Close { descriptor } => {
-            Ok(guest.attach(&descriptor.parse::<Descriptor>()?)?.close()?)
-        }
+        Action::Close { descriptor } => Ok(guest.attach(&parse(&descriptor)?)?.close()?),
     }
 }
 
@@ -253,6 +254,10 @@ fn send_lines(port: &mut Channel, kind: u32, timeout: Timeout) -> Result<(), Err
         port.send(kind, &line?, Return::WhenDeposited, timeout)?;
     }
     Ok(())
+}
+
+fn parse(descriptor: &str) -> Result<Descriptor, Error> {
+    descriptor.parse().map_err(Error::NoDescriptor)
 }
 
 fn say(line: &str) -> Result<(), Error> {

@@ -341,7 +341,7 @@ fn scripts_use_channels() {
         done("1\n")
     );
     assert_eq!(channel(&format!("close {tasks}"), ""), done(""));
-    assert_eq!(channel(&format!("get {tasks}"), "").0, 1);
+    assert_eq!(channel(&format!("get {tasks}"), "").0, 4);
     assert_eq!(channel("get trihop-ch:nothing", "").0, 1);
     end(server);
     assert_eq!(channel("create --wait-ms 10", "").0, 1);

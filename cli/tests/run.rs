@@ -349,8 +349,34 @@ fn a_second_interrupt_kills() {
     job.wait_for_lines(2);
     job.signal(libc::SIGINT);
     job.wait_for_lines(4);
+    // The same signal sooner is the first one.
+    std::thread::sleep(Duration::from_millis(400));
     job.signal(libc::SIGINT);
     assert_eq!(job.wait().status, 128 + 9);
+}
+
+/// timeout(1) signals the launcher, and then its own group, of which that is.
+#[test]
+fn a_signal_that_comes_twice_at_once_lets_ranks_end() {
+    let mut job = run(
+        &["-n", "2"],
+        "trap 'sleep 0.5; echo ended; exit 0' TERM; echo ready; while :; do sleep 0.01; done",
+    );
+    job.wait_for_lines(2);
+    job.signal(libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(1));
+    job.signal(libc::SIGTERM);
+    let ended = job.wait();
+    assert_eq!(ended.stdout.matches("ended").count(), 2, "{ended:?}");
+    assert_eq!(ended.status, 0, "{ended:?}");
+}
+
+/// A report of many ranks is one line.
+#[test]
+fn long_lines_are_kept_together() {
+    let ended = run(&["-n", "2"], "head -c 300000 /dev/zero | tr '\\0' x; echo").wait();
+    let lines: Vec<usize> = ended.stdout.lines().map(str::len).collect();
+    assert_eq!(lines, [300_004; 2]);
 }
 
 #[test]

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyTuple};
 use trihop::channel::Buffer;
+
+use crate::error::Failure;
 
 /// The bytes of an object, in one piece; it is kept alive.
 pub struct View<'py> {
@@ -168,7 +170,14 @@ fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 fn array_over<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let builtins = py.import(intern!(py, "builtins"))?;
-    let view = builtins.call_method1(intern!(py, "memoryview"), (object,))?;
+    let view = builtins.call_method1(intern!(py, "memoryview"), (object,));
+    let view = view.map_err(|_| {
+        let kind = object.get_type();
+        PyTypeError::new_err(format!(
+            "{kind} has no bytes of its own: give bytes, an array, or whatever has the buffer \
+             protocol, and of a text what `encode` makes of it"
+        ))
+    })?;
     numpy(py)?.call_method1(intern!(py, "asarray"), (view,))
 }
 
@@ -347,6 +356,10 @@ impl<'py> TargetView<'py> {
                 one,
                 are_ranks: true,
             });
+        }
+        if object.is_instance_of::<PyInt>() {
+            let why = format!("target {object} is not a rank of a job");
+            return Err(Failure::Misuse(why).into());
         }
         let py = object.py();
         let array = match is_sequence(object) {

@@ -12,9 +12,10 @@ use trihop::channel::{
 use trihop::threaded;
 
 use crate::array::{Room, Shared, View};
-use crate::detached::{Detached, Ended};
+use crate::detached::{Detached, Ended, apart};
 use crate::error::Failure;
 use crate::guest::Guests;
+use crate::handler;
 use crate::port::Port;
 use crate::request::{Given, Request, timeout_of, triple};
 use crate::stream::counters;
@@ -42,7 +43,7 @@ impl Channels {
     /// The name that they were opened by.
     #[getter]
     fn name(&self) -> &str {
-        self.channels.name()
+        self.channels.anywhere().name()
     }
 
     /// Makes a channel of this rank's: how many messages and bytes it holds, how many ports it may
@@ -60,8 +61,8 @@ impl Channels {
         window_bytes: Option<u64>,
     ) -> PyResult<Channel> {
         let limits = limits_of((messages, bytes), ports, (window_messages, window_bytes));
-        let channel = py.detach(|| self.channels.create(limits));
-        let channel = channel.map_err(Failure::from)?;
+        let channel = apart(py, || self.channels.create(limits));
+        let channel = channel?;
         Ok(Channel::of(channel))
     }
 
@@ -81,8 +82,8 @@ impl Channels {
     ) -> PyResult<Channel> {
         let limits = limits_of((None, None), ports, (window_messages, None));
         let most = most.unwrap_or(u64::MAX);
-        let channel = py.detach(|| self.channels.semaphore(value, most, limits));
-        let channel = channel.map_err(Failure::from)?;
+        let channel = apart(py, || self.channels.semaphore(value, most, limits));
+        let channel = channel?;
         Ok(Channel::of(channel))
     }
 
@@ -97,8 +98,8 @@ impl Channels {
         window_messages: Option<u32>,
     ) -> PyResult<Channel> {
         let limits = limits_of((None, None), ports, (window_messages, None));
-        let channel = py.detach(|| self.channels.barrier(parties, limits));
-        let channel = channel.map_err(Failure::from)?;
+        let channel = apart(py, || self.channels.barrier(parties, limits));
+        let channel = channel?;
         Ok(Channel::of(channel))
     }
 
@@ -107,21 +108,21 @@ impl Channels {
     /// Raises `NoChannel` where there is none of that name.
     fn attach(&self, py: Python<'_>, descriptor: &str) -> PyResult<Channel> {
         let attach = || self.channels.attach(&descriptor.parse::<Descriptor>()?);
-        let channel = py.detach(attach).map_err(Failure::from)?;
+        let channel = apart(py, attach)?;
         Ok(Channel::of(channel))
     }
 
     /// Counters of this rank by name, as docs/DIAGNOSTICS.md has them, of the stream of the
     /// channels: each request to another rank and each answer is a record of it.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        counters(py, py.detach(|| self.channels.stats()))
+        counters(py, apart(py, || Ok::<_, Failure>(self.channels.stats()))?)
     }
 
     /// Ends this rank's part, and keeps its channels with the messages in them for another job:
     /// `Job.channels(name, kept=)`. Collective where the job goes on.
     fn keep(&self, py: Python<'_>) -> PyResult<Kept> {
-        let kept = py.detach(|| threaded::Channels::clone(&self.channels).keep());
-        Ok(Kept(kept.map_err(Failure::from)?))
+        let kept = apart(py, || threaded::Channels::clone(&self.channels).keep());
+        Ok(Kept(kept?))
     }
 
     /// Serves guests under an abstract name of this node until it is closed: processes of the same
@@ -132,15 +133,15 @@ impl Channels {
     #[pyo3(signature = (name=None))]
     fn serve_guests(&self, py: Python<'_>, name: Option<String>) -> PyResult<Guests> {
         let name = name.unwrap_or_else(trihop::guest::default_name);
-        let guests = py.detach(|| self.channels.serve_guests(&name));
-        Ok(Guests::of(guests.map_err(Failure::from)?))
+        let guests = apart(py, || self.channels.serve_guests(&name));
+        Ok(Guests::of(guests?))
     }
 
     /// Ends this rank's part: its channels are closed and their messages dropped. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || threaded::Channels::clone(&self.channels).shutdown();
-        let closed = py.detach(|| self.ended.once(close));
-        Ok(closed.map_err(Failure::from)?)
+        let closed = apart(py, || self.ended.once(close));
+        Ok(closed?)
     }
 }
 
@@ -181,8 +182,15 @@ impl Channel {
 
     /// A get that hears signals while it waits. (What guests start takes a connection each time.)
     fn get_hearing(&self, timeout: Timeout) -> Result<Received, Failure> {
-        if timeout == Timeout::Once || self.channel.is_guests() {
+        // Inside of a handler it is refused with nothing done.
+        if timeout == Timeout::Once || self.channel.is_guests() || handler::is_in_handler() {
             return self.channel.get(timeout);
+        }
+        if self.channel.is_here() {
+            match self.channel.get(Timeout::Once) {
+                Err(Failure::NotNow) => {}
+                got => return got,
+            }
         }
         let started = self.channel.start_get(timeout)?;
         match Request::begun(started, timeout).await_end()? {
@@ -193,7 +201,8 @@ impl Channel {
 
     /// A poll that hears signals while it waits.
     fn poll_hearing(&self, what: Poll, timeout: Timeout) -> Result<u64, Failure> {
-        if timeout == Timeout::Once || self.channel.is_guests() || !what.may_wait() {
+        let is_at_once = timeout == Timeout::Once || !what.may_wait();
+        if is_at_once || self.channel.is_guests() || handler::is_in_handler() {
             return self.channel.poll(what, timeout);
         }
         let started = self.channel.start_poll(what, timeout)?;
@@ -209,13 +218,13 @@ impl Channel {
     /// What names the channel on all ranks: a text of at most 64 characters.
     #[getter]
     fn descriptor(&self) -> String {
-        self.channel.about().descriptor.to_string()
+        self.channel.anywhere().about().descriptor.to_string()
     }
 
     /// The rank that has the channel.
     #[getter]
     fn owner(&self) -> u32 {
-        self.channel.about().descriptor.owner().0
+        self.channel.anywhere().about().descriptor.owner().0
     }
 
     /// What it may hold, as `Channels.create` takes it: `messages`, `bytes`, `ports`,
@@ -228,7 +237,7 @@ impl Channel {
             ports,
             window_messages,
             window_bytes,
-        } = self.channel.about().limits;
+        } = self.channel.anywhere().about().limits;
         let limits = PyDict::new(py);
         limits.set_item("messages", messages)?;
         limits.set_item("bytes", bytes)?;
@@ -241,7 +250,7 @@ impl Channel {
     /// What it is: "messages", "semaphore" or "barrier".
     #[getter]
     fn kind(&self) -> &'static str {
-        match self.channel.about().kind {
+        match self.channel.anywhere().about().kind {
             ChannelKind::Messages => "messages",
             ChannelKind::Semaphore => "semaphore",
             ChannelKind::Barrier => "barrier",
@@ -268,7 +277,7 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let sent = py.detach(|| self.channel.send(kind, bytes, when, timeout));
+        let sent = apart(py, || self.channel.send(kind, bytes, when, timeout));
         Ok(sent?)
     }
 
@@ -279,7 +288,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        got(py, py.detach(|| self.get_hearing(timeout)))
+        got(py, apart(py, || self.get_hearing(timeout)))
     }
 
     /// As `get`, and the bytes are an array of `uint8` over the memory in which they came: nothing
@@ -287,7 +296,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get_array<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        let got = py.detach(|| self.get_hearing(timeout));
+        let got = apart(py, || self.get_hearing(timeout));
         let got = got?;
         let array = Shared::from(got.bytes).array(py)?;
         (got.source.0, got.kind, array).into_pyobject(py)
@@ -297,7 +306,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn get_buffer<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        let got = py.detach(|| self.get_hearing(timeout));
+        let got = apart(py, || self.get_hearing(timeout));
         let got = got?;
         let message = Bound::new(py, Message::from(got.bytes))?;
         (got.source.0, got.kind, message).into_pyobject(py)
@@ -330,8 +339,11 @@ impl Channel {
         let when = named("when", when, WHEN)?;
         let timeout = timeout_of(timeout)?;
         let mut buffer = message.take()?;
-        let sent = py.detach(|| self.channel.send_buffer(kind, &mut buffer, when, timeout));
-        message.put(buffer, sent.is_err());
+        let had = buffer.len();
+        let sent = apart(py, || {
+            self.channel.send_buffer(kind, &mut buffer, when, timeout)
+        });
+        message.put(buffer, had, sent.is_err());
         Ok(sent?)
     }
 
@@ -351,7 +363,7 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let mut room = Room::of(buffer)?;
         let into = room.bytes();
-        let filled = py.detach(|| self.channel.get_into(into, timeout));
+        let filled = apart(py, || self.channel.get_into(into, timeout));
         let Filled {
             source,
             kind,
@@ -364,14 +376,14 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn peek<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        got(py, py.detach(|| self.channel.peek(timeout)))
+        got(py, apart(py, || self.channel.peek(timeout)))
     }
 
     /// As `get`, without the bytes, which are dropped.
     #[pyo3(signature = (*, timeout=None))]
     fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Triple<'py>> {
         let timeout = timeout_of(timeout)?;
-        got(py, py.detach(|| self.channel.pop(timeout)))
+        got(py, apart(py, || self.channel.pop(timeout)))
     }
 
     /// Waits until there is a message ("in", which gives how many), room ("out": for how many), one
@@ -390,7 +402,7 @@ impl Channel {
     fn poll(&self, py: Python<'_>, what: &str, timeout: Option<f64>) -> PyResult<u64> {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
-        Ok(py.detach(|| self.poll_hearing(what, timeout))?)
+        Ok(apart(py, || self.poll_hearing(what, timeout))?)
     }
 
     /// Starts a `get`, and does not wait: what it gives is awaited, tested, waited for, or slept
@@ -400,7 +412,7 @@ impl Channel {
     #[pyo3(signature = (*, timeout=None))]
     fn start_get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
         let timeout = timeout_of(timeout)?;
-        Request::of(py.detach(|| self.channel.start_get(timeout)), timeout)
+        Request::of(apart(py, || self.channel.start_get(timeout)), timeout)
     }
 
     /// Starts a `poll`, and does not wait. As `start_get`.
@@ -409,7 +421,7 @@ impl Channel {
         let what = named("what", what, WHAT)?;
         let timeout = timeout_of(timeout)?;
         Request::of(
-            py.detach(|| self.channel.start_poll(what, timeout)),
+            apart(py, || self.channel.start_poll(what, timeout)),
             timeout,
         )
     }
@@ -430,7 +442,7 @@ impl Channel {
         let timeout = timeout_of(timeout)?;
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let started = py.detach(|| self.channel.start_send(kind, bytes, when, timeout));
+        let started = apart(py, || self.channel.start_send(kind, bytes, when, timeout));
         Request::of(started, timeout)
     }
 
@@ -439,19 +451,19 @@ impl Channel {
     /// place of the last one to come to a barrier, or an error. It is the port's, and neither to be
     /// read nor closed. Whoever is woken takes until `WouldBlock`, and then sleeps again.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(py.detach(|| self.channel.event())?)
+        Ok(apart(py, || self.channel.event())?)
     }
 
     /// How many sends have failed after they had returned, and why the last of them has.
     fn failures(&self, py: Python<'_>) -> PyResult<(u64, Option<String>)> {
-        let (count, last) = py.detach(|| self.channel.failures())?;
+        let (count, last) = apart(py, || self.channel.failures())?;
         Ok((count, last.map(|error| error.to_string())))
     }
 
     /// Closes the channel; by its owner, and guests of that, only. What is in it
     /// may still be got.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| self.channel.close());
+        let closed = apart(py, || self.channel.close());
         Ok(closed?)
     }
 }
@@ -538,9 +550,9 @@ impl Message {
     }
 
     /// What a call has left of it: all, or nothing, where the owner has refused it, too.
-    fn put(&self, bytes: Buffer, has_failed: bool) {
+    fn put(&self, bytes: Buffer, had: usize, has_failed: bool) {
         let mut shared = self.shared();
-        *self.is_gone() = !has_failed || bytes.is_empty();
+        *self.is_gone() = !has_failed || bytes.len() < had;
         *shared = bytes.into();
     }
 }

@@ -1,11 +1,12 @@
 //! What of the library's is dropped without Python's lock.
 
 use std::ops::Deref;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
+use crate::error::Failure;
 use crate::handler;
 
 /// What is ended once: ends that come again do nothing, as of Python's own files.
@@ -48,9 +49,10 @@ impl<T: Send> Detached<T> {
     }
 }
 
-impl<T: Send + Default> Default for Detached<T> {
-    fn default() -> Self {
-        Self::new(T::default())
+impl<T: Send> Detached<T> {
+    /// What may be looked at in a fork, too.
+    pub fn anywhere(&self) -> &T {
+        self.handle.as_ref().expect("it goes with its owner")
     }
 }
 
@@ -59,22 +61,40 @@ impl<T: Send> Deref for Detached<T> {
 
     /// # Panics
     /// In a fork of the process that has made it, which has none of its threads and not all of its
-    /// memory: calls would end it by a signal, or do nothing.
+    /// memory: calls would end it by a signal, or do nothing. [`apart`] makes an exception of that.
     fn deref(&self) -> &T {
         if !self.knows_forks && self.process != std::process::id() {
-            forked(self.process);
+            resume_unwind(Box::new(Forked(self.process)));
         }
-        self.handle.as_ref().expect("it goes with its owner")
+        self.anywhere()
     }
 }
 
-#[cold]
-fn forked(process: u32) -> ! {
-    // Python raises it, and nobody prints it before.
-    resume_unwind(Box::new(format!(
-        "this is of process {process}, of which this one is a fork: a fork uses nothing of a job; \
-         start processes by `spawn`"
-    )))
+/// Something of this process is used in a fork of it.
+struct Forked(u32);
+
+/// Makes a call without Python's lock; in a fork it is refused.
+pub fn apart<R: Send, E>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<R, E> + Send,
+) -> Result<R, Failure>
+where
+    Failure: From<E>,
+    E: Send,
+{
+    let called = catch_unwind(AssertUnwindSafe(|| py.detach(call)));
+    match called.map_err(|panic| panic.downcast::<Forked>()) {
+        Ok(outcome) => Ok(outcome?),
+        Err(Ok(forked)) => {
+            let why = format!(
+                "this is of process {}, of which this one is a fork: a fork uses nothing of a job; \
+                 start processes by `spawn`",
+                forked.0
+            );
+            Err(Failure::Misuse(why))
+        }
+        Err(Err(panic)) => resume_unwind(panic),
+    }
 }
 
 impl<T: Send> Drop for Detached<T> {

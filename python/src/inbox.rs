@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 use trihop::over::{Step, Threaded, UntypedConveyor};
@@ -95,6 +95,15 @@ impl Store for Records {
     }
 }
 
+/// The end of a step, of one thread at a time.
+struct Ending<'a>(&'a Mutex<Option<ThreadId>>);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// A thread that waits for a round.
 struct RoundWaiter(Thread);
 
@@ -111,8 +120,8 @@ pub struct Inbox<S: Send> {
     /// What arrives is handed to that, and nothing is kept here.
     has_handler: bool,
     state: Detached<Mutex<State<S>>>,
-    /// Rounds of several threads follow one another.
-    rounds: Detached<Mutex<()>>,
+    /// The thread that ends a step.
+    ending: Mutex<Option<ThreadId>>,
     /// With a handler: the round that was started, until somebody has heard that it is over. Pushes
     /// of handlers, which that may wait for, need the state and not this.
     handled_round: Detached<Mutex<Option<Step<Threaded>>>>,
@@ -198,7 +207,7 @@ impl<S: Store> Inbox<S> {
             held_bytes,
             has_handler,
             state: Detached::new(Mutex::new(state)),
-            rounds: Detached::default(),
+            ending: Mutex::default(),
             handled_round: Detached::new(Mutex::new(None)),
             ended: Ended::default(),
         }
@@ -278,11 +287,36 @@ impl<S: Store> Inbox<S> {
         }
     }
 
+    /// Ends of steps of several threads follow one another. Signals are heard meanwhile; who has it
+    /// is refused, as a handler of a signal may be that comes in a wait, and nobody has it in a
+    /// handler, where the call is refused.
+    fn one_at_a_time(&self) -> Result<Option<Ending<'_>>, Failure> {
+        if handler::is_in_handler() {
+            return Ok(None);
+        }
+        let own = thread::current().id();
+        loop {
+            let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            if ending.is_none() {
+                *ending = Some(own);
+                return Ok(Some(Ending(&self.ending)));
+            }
+            if *ending == Some(own) {
+                let name = self.untyped.name();
+                let why = format!("stream `{name}`: this thread is in the end of a step of it");
+                return Err(Failure::Misuse(why));
+            }
+            drop(ending);
+            thread::sleep(LONGEST_NAP);
+            check_signals()?;
+        }
+    }
+
     /// Refuses what would end a step while a round is: whether that is over already is not the same
     /// on all ranks.
-    fn check_no_round(&self) -> Result<(), Failure> {
+    fn check_no_round(&self, what: &'static str) -> Result<(), Failure> {
         let is_one = match self.has_handler {
-            true => self.handled_round()?.is_some(),
+            true => self.handled_round(what)?.is_some(),
             false => self.state().round.is_some(),
         };
         match is_one {
@@ -296,9 +330,12 @@ impl<S: Store> Inbox<S> {
     }
 
     /// The round of a stream with a handler; not inside one, which whoever has it may wait for.
-    fn handled_round(&self) -> Result<MutexGuard<'_, Option<Step<Threaded>>>, Failure> {
+    fn handled_round(
+        &self,
+        what: &'static str,
+    ) -> Result<MutexGuard<'_, Option<Step<Threaded>>>, Failure> {
         if handler::is_in_handler() {
-            return Err(Failure::Engine(Error::Nested("a round")));
+            return Err(Failure::Engine(Error::Nested(what)));
         }
         let round = self.handled_round.lock();
         // A panic leaves a round that is asked for again.
@@ -306,7 +343,8 @@ impl<S: Store> Inbox<S> {
     }
 
     pub fn fence(&self) -> Result<(), Failure> {
-        self.check_no_round()?;
+        let _one = self.one_at_a_time()?;
+        self.check_no_round("a fence")?;
         self.end(|| self.untyped.fence())?;
         let mut state = self.state();
         self.take(&mut state)?;
@@ -316,7 +354,8 @@ impl<S: Store> Inbox<S> {
     }
 
     pub fn barrier(&self) -> Result<(), Failure> {
-        self.check_no_round()?;
+        let _one = self.one_at_a_time()?;
+        self.check_no_round("a barrier")?;
         self.with_room(|| self.untyped.barrier())
     }
 
@@ -395,7 +434,7 @@ impl Inbox<Items> {
 
     pub fn start_round(&self) -> Result<(), Failure> {
         if self.has_handler {
-            let mut round = self.handled_round()?;
+            let mut round = self.handled_round("a round")?;
             *round = Some(self.untyped.step(End::Round).begin()?);
             return Ok(());
         }
@@ -424,7 +463,7 @@ impl Inbox<Items> {
 
     /// As `test_or_wake`, with a handler.
     fn test_handled(&self, waker: &Waker) -> Result<bool, Failure> {
-        let mut round = self.handled_round()?;
+        let mut round = self.handled_round("a round")?;
         let Some(step) = &mut *round else {
             return Ok(true);
         };
@@ -462,12 +501,9 @@ impl Inbox<Items> {
 
     /// Where a call of this had no room, its round is under way, or over, and is waited for.
     pub fn round(&self) -> Result<(), Failure> {
-        let _one = match handler::is_in_handler() {
-            true => None, // who has it may wait for the handler; it is refused
-            false => Some(self.rounds.lock().unwrap_or_else(PoisonError::into_inner)),
-        };
+        let _one = self.one_at_a_time()?;
         let is_under_way = match self.has_handler {
-            true => self.handled_round()?.is_some(),
+            true => self.handled_round("a round")?.is_some(),
             false => self.state().round.is_some(),
         };
         match (is_under_way, self.has_handler) {

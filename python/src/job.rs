@@ -10,7 +10,7 @@ use trihop::{Options, Rank, Reduce, StreamOptions, Topology};
 
 use crate::array::{ItemType, Numbers, View};
 use crate::channel::{Channels, Kept, named};
-use crate::detached::{Detached, Ended};
+use crate::detached::{Detached, Ended, apart};
 use crate::error::Failure;
 use crate::handler;
 use crate::inbox::{Inbox, Store};
@@ -80,7 +80,15 @@ impl Job {
             .map_or_else(|_| "exception".into(), |name| name.to_string());
         let text = value.and_then(|value| value.str().ok());
         let text = text.map_or_else(String::new, |text| text.to_string_lossy().into_owned());
-        py.detach(|| self.job.fail(&format!("{name}: {text}")));
+        let why = match text.is_empty() {
+            true => name,
+            false => format!("{name}: {text}"),
+        };
+        // A fork has nothing to say of the job.
+        let _ = apart(py, || {
+            self.job.fail(&why);
+            Ok::<_, Failure>(())
+        });
         Ok(())
     }
 
@@ -95,13 +103,13 @@ impl Job {
     /// This rank.
     #[getter]
     fn rank(&self) -> u32 {
-        self.job.rank().0
+        self.job.anywhere().rank().0
     }
 
     /// Ranks of the job.
     #[getter]
     fn size(&self) -> u32 {
-        self.job.size()
+        self.job.anywhere().size()
     }
 
     /// Nodes of the job.
@@ -131,13 +139,13 @@ impl Job {
     /// Who has started the job.
     #[getter]
     fn launcher(&self) -> &'static str {
-        self.job.launcher().name()
+        self.job.anywhere().launcher().name()
     }
 
     /// The provider of libfabric that carries traffic between nodes, where there are several.
     #[getter]
     fn provider(&self) -> Option<&str> {
-        self.job.provider()
+        self.job.anywhere().provider()
     }
 
     /// The node of a rank.
@@ -161,7 +169,8 @@ impl Job {
     }
 
     /// Opens a stream of items, which `dtype` describes: whatever numpy takes for a type of one
-    /// size, structures and rows included, of `max_message_bytes` at most. `held_bytes` is how much
+    /// size, structures and rows included, of `max_message_bytes` at most, and the same on all
+    /// ranks, which are of Python all. `held_bytes` is how much
     /// may wait here to be pulled; options of streams are those of docs/OPTIONS.md. Collective.
     ///
     /// With a handler nothing waits: `handler(source, items)` is called for each run of items of
@@ -187,7 +196,11 @@ impl Job {
             |builder: UntypedBuilder| handler::of_items(builder, handler, items)
         });
         let inbox = self.open(py, (name, items.bytes), held_bytes, options, handled)?;
-        self.agree_on(py, name, &items)?;
+        if let Err(refused) = self.agree_on(py, name, &items) {
+            // On all ranks; where it cannot be closed the job has failed, and that is said.
+            apart(py, || inbox.close())?;
+            return Err(refused);
+        }
         Ok(Stream { inbox, items })
     }
 
@@ -232,14 +245,14 @@ impl Job {
         if let Some(options) = self.stream_options(options)? {
             builder = builder.options(options);
         }
-        let channels = py.detach(|| builder.open()).map_err(Failure::from)?;
+        let channels = apart(py, || builder.open())?;
         Ok(Channels::over(channels))
     }
 
     /// Waits until every rank has called this. Takes nothing of what arrives on streams: their own
     /// `barrier` does.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.job.barrier()).map_err(Failure::from)?)
+        Ok(apart(py, || self.job.barrier())?)
     }
 
     /// From now on the job goes on without ranks, or nodes, that are gone: else the first of them
@@ -248,14 +261,14 @@ impl Job {
     ///
     /// Raises `Misuse` for ranks without an agent.
     fn survive(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.job.survive()).map_err(Failure::from)?)
+        Ok(apart(py, || self.job.survive())?)
     }
 
     /// Ranks that this one cannot reach any more: those that are gone since `survive`, and those
     /// behind an agent that is.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        let lost = py.detach(|| self.job.lost()).map_err(Failure::from)?;
+        let lost = apart(py, || self.job.lost())?;
         Ok(lost.into_iter().map(|rank| rank.0).collect())
     }
 
@@ -276,7 +289,7 @@ impl Job {
             Numbers::Signed(numbers) => self.job.allreduce(numbers, op),
             Numbers::Float(numbers) => self.job.allreduce(numbers, op),
         };
-        py.detach(reduce).map_err(Failure::from)?;
+        apart(py, reduce)?;
         numbers.into_python(py, given)
     }
 
@@ -296,7 +309,7 @@ impl Job {
             Numbers::Signed(numbers) => self.job.exscan(numbers, op),
             Numbers::Float(numbers) => self.job.exscan(numbers, op),
         };
-        py.detach(scan).map_err(Failure::from)?;
+        apart(py, scan)?;
         numbers.into_python(py, given)
     }
 
@@ -308,8 +321,8 @@ impl Job {
     ) -> PyResult<Bound<'py, PyList>> {
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let all = py.detach(|| self.job.allgather(bytes));
-        let all = all.map_err(Failure::from)?;
+        let all = apart(py, || self.job.allgather(bytes));
+        let all = all?;
         PyList::new(py, all.iter().map(|bytes| PyBytes::new(py, bytes)))
     }
 
@@ -324,30 +337,31 @@ impl Job {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        let given = py.detach(|| self.job.broadcast(Rank(root), bytes));
-        Ok(PyBytes::new(py, &given.map_err(Failure::from)?))
+        let given = apart(py, || self.job.broadcast(Rank(root), bytes));
+        Ok(PyBytes::new(py, &given?))
     }
 
     /// What the queues of this rank hold, with their bounds, for people to read.
     fn dump(&self, py: Python<'_>) -> PyResult<String> {
         let mut text = Vec::new();
-        py.detach(|| self.job.dump(&mut text))?;
+        apart(py, || self.job.dump(&mut text).map_err(PyErr::from))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Ends the whole job through its launcher, where that can; the caller still has to exit.
-    /// Whether the launcher could be asked.
+    /// Ends the whole job: the calls of all ranks raise from then on, and say that this one has
+    /// failed, and why; its launcher ends it, where that can. The caller still has to exit. Whether
+    /// the launcher could be asked.
     #[pyo3(signature = (status=1, why="aborted by the program"))]
-    fn abort(&self, py: Python<'_>, status: i32, why: &str) -> bool {
-        py.detach(|| self.job.abort(status, why))
+    fn abort(&self, py: Python<'_>, status: i32, why: &str) -> PyResult<bool> {
+        Ok(apart(py, || Ok::<_, Failure>(self.job.abort(status, why)))?)
     }
 
     /// Leaves the job, once all ranks do and all that was sent has arrived. Collective. Other calls
     /// raise `Closed` from then on.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         let end = || threaded::Job::clone(&self.job).shutdown();
-        let ended = py.detach(|| self.ended.once(end));
-        Ok(ended.map_err(Failure::from)?)
+        let ended = apart(py, || self.ended.once(end));
+        Ok(ended?)
     }
 }
 
@@ -367,8 +381,7 @@ impl Job {
     /// Refuses a stream whose items mean something else on another rank, on all of them.
     fn agree_on(&self, py: Python<'_>, name: &str, items: &ItemType) -> PyResult<()> {
         let own = items.description(py)?;
-        let all = py.detach(|| self.job.allgather(own.as_bytes()));
-        let all = all.map_err(Failure::from)?;
+        let all = apart(py, || self.job.allgather(own.as_bytes()))?;
         let Some(rank) = all.iter().position(|other| *other != all[0]) else {
             return Ok(());
         };
@@ -380,7 +393,7 @@ impl Job {
     }
 
     fn topology(&self) -> &Topology {
-        self.job.topology()
+        self.job.anywhere().topology()
     }
 
     fn open<S: Store>(
@@ -402,7 +415,7 @@ impl Job {
         if let Some(handled) = handled {
             builder = handled(builder);
         }
-        let untyped = py.detach(|| builder.open()).map_err(Failure::from)?;
+        let untyped = apart(py, || builder.open())?;
         Ok(Inbox::new(untyped, held_bytes, has_handler))
     }
 

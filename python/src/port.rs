@@ -95,6 +95,11 @@ impl Port {
         matches!(self, Self::Guest(_))
     }
 
+    /// Whether the channel is this rank's.
+    pub fn is_here(&self) -> bool {
+        matches!(self, Self::Rank(port) if port.is_here())
+    }
+
     pub fn send(
         &self,
         kind: u32,

@@ -15,7 +15,7 @@ use trihop::channel::{Received, Timeout};
 use trihop::guest;
 use trihop::over::{Asked, Threaded};
 
-use crate::detached::Detached;
+use crate::detached::{Detached, apart};
 use crate::error::{Failure, SIGNALS_EVERY, check_signals, of_call};
 use crate::handler;
 
@@ -268,14 +268,14 @@ impl Request {
 impl Request {
     /// Whether it has ended, in time or not. Does not wait.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(py.detach(|| self.state().look())?)
+        Ok(apart(py, || self.state().look())?)
     }
 
     /// Waits until it has ended, and gives what the call that waits gives, or raises what that
     /// raises. Once. Signals are heard. Where another thread takes it back meanwhile, and inside
     /// handlers while it is under way, this raises `Misuse`; in handlers it stays under way.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        into_python(py, py.detach(|| self.await_end())?)
+        into_python(py, apart(py, || self.await_end())?)
     }
 
     /// A file descriptor for `select` and its like, which is readable once the request has ended,
@@ -291,13 +291,13 @@ impl Request {
                 Ok::<_, Failure>(self.event.get_or_init(|| event))
             }
         };
-        Ok(py.detach(event)?.as_raw_fd())
+        Ok(apart(py, event)?.as_raw_fd())
     }
 
     /// Takes it back. The result of one that `test` or `wait` has found ended stays; what was sent
     /// may have come all the same.
-    fn cancel(&self, py: Python<'_>) {
-        py.detach(|| {
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        let cancelled = apart(py, || {
             let mut state = self.state();
             if let State::UnderWay(under_way) = &mut *state {
                 under_way.wake();
@@ -305,12 +305,14 @@ impl Request {
                 drop(state);
                 drop(taken_back);
             }
+            Ok::<_, Failure>(())
         });
+        Ok(cancelled?)
     }
 
     /// As `fileno`, and the caller's to be closed.
     fn _descriptor(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(py.detach(|| self.state().event())?.into_raw_fd())
+        Ok(apart(py, || self.state().event())?.into_raw_fd())
     }
 
     /// Seconds until its time is over; None where it has no end.

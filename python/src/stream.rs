@@ -6,6 +6,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use trihop::Stats;
 
 use crate::array::{ItemType, TargetView, View};
+use crate::detached::apart;
 use crate::error::Failure;
 use crate::inbox::{Inbox, Items, Records};
 
@@ -25,7 +26,7 @@ impl Stream {
     /// The name that it was opened by.
     #[getter]
     fn name(&self) -> &str {
-        self.inbox.untyped.name()
+        self.inbox.untyped.anywhere().name()
     }
 
     /// The type of its items.
@@ -58,7 +59,8 @@ impl Stream {
             return Err(PyValueError::new_err(why));
         }
         let targets = target_view.targets();
-        let (taken, outcome) = py.detach(|| self.inbox.push(targets, items));
+        let pushed = apart(py, || Ok::<_, Failure>(self.inbox.push(targets, items)));
+        let (taken, outcome) = pushed?;
         outcome.map_err(|failure| failure.after(py, taken))
     }
 
@@ -66,7 +68,7 @@ impl Stream {
     /// The arrays are the program's. Does not wait. After a round it is what was sent until the
     /// round was over, and nothing of the next one.
     fn pull<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let pulled = py.detach(|| self.inbox.pull())?;
+        let pulled = apart(py, || self.inbox.pull())?;
         let blocks = pulled.by_source.into_iter().map(|(source, items)| {
             let array = self.items.array(py, items)?;
             (source, array).into_pyobject(py)
@@ -77,7 +79,7 @@ impl Stream {
     /// As `pull`, all items in one array, behind one with the source of each.
     fn pull_all<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let bytes = self.items.bytes;
-        let (sources, items) = py.detach(|| -> Result<_, Failure> {
+        let (sources, items) = apart(py, || -> Result<_, Failure> {
             let by_source = self.inbox.pull()?.by_source;
             let total = by_source.values().map(Vec::len).sum();
             let mut items = Vec::with_capacity(total);
@@ -98,7 +100,7 @@ impl Stream {
     ///
     /// Raises `WouldBlock` once `held_bytes` wait to be pulled: pull, and call this again.
     fn fence(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.fence())?)
+        Ok(apart(py, || self.inbox.fence())?)
     }
 
     /// Ends a step: returns when all that any rank has sent before its own call has arrived.
@@ -106,38 +108,41 @@ impl Stream {
     ///
     /// Raises `WouldBlock` once `held_bytes` wait to be pulled: pull, and call this again.
     fn round(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.round())?)
+        Ok(apart(py, || self.inbox.round())?)
     }
 
     /// Begins a `round` and does not wait: the program computes, asks by `test`, or waits by
     /// `wait`. Until it is over nothing is sent on this stream.
     fn start_round(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.start_round())?)
+        Ok(apart(py, || self.inbox.start_round())?)
     }
 
     /// Whether no round is under way any more. Takes what has arrived.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(py.detach(|| self.inbox.test())?)
+        Ok(apart(py, || self.inbox.test())?)
     }
 
     /// Waits until no round is under way any more.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.wait())?)
+        Ok(apart(py, || self.inbox.wait())?)
     }
 
     /// Waits until every rank has called this, and takes meanwhile what arrives.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.barrier())?)
+        Ok(apart(py, || self.inbox.barrier())?)
     }
 
     /// A fence, after which the stream is gone; what was not pulled is given up. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.close())?)
+        Ok(apart(py, || self.inbox.close())?)
     }
 
     /// Counters of this rank by name, as docs/DIAGNOSTICS.md has them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        counters(py, py.detach(|| self.inbox.untyped.stats()))
+        counters(
+            py,
+            apart(py, || Ok::<_, Failure>(self.inbox.untyped.stats()))?,
+        )
     }
 }
 
@@ -152,7 +157,7 @@ impl Shuffle {
     /// The name that it was opened by.
     #[getter]
     fn name(&self) -> &str {
-        self.inbox.untyped.name()
+        self.inbox.untyped.anywhere().name()
     }
 
     /// Sends a record: `bytes`, or whatever has the buffer protocol, with 32 bits that mean what
@@ -171,7 +176,7 @@ impl Shuffle {
     ) -> PyResult<()> {
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        Ok(py.detach(|| self.inbox.send(target, kind, bytes))?)
+        Ok(apart(py, || self.inbox.send(target, kind, bytes))?)
     }
 
     /// As `send`, and raises `WouldBlock` where there is no room now.
@@ -185,12 +190,12 @@ impl Shuffle {
     ) -> PyResult<()> {
         let view = View::of_bytes(data)?;
         let bytes = view.bytes();
-        Ok(py.detach(|| self.inbox.try_send(target, kind, bytes))?)
+        Ok(apart(py, || self.inbox.try_send(target, kind, bytes))?)
     }
 
     /// What has arrived: a list of triples, of a source, a kind and `bytes`. Does not wait.
     fn pull<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let pulled = py.detach(|| self.inbox.pull())?;
+        let pulled = apart(py, || self.inbox.pull())?;
         let list = PyList::empty(py);
         for (source, kind, bytes) in pulled.each() {
             list.append((source, kind, PyBytes::new(py, bytes)))?;
@@ -200,29 +205,32 @@ impl Shuffle {
 
     /// As `Stream.fence`.
     fn fence(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.fence())?)
+        Ok(apart(py, || self.inbox.fence())?)
     }
 
     /// Ends a step: returns when all that any rank has sent before its own call has arrived.
     /// Collective, and cheaper than `fence`. What others send in the next step may come into the
     /// same `pull`.
     fn round(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.round())?)
+        Ok(apart(py, || self.inbox.round())?)
     }
 
     /// Waits until every rank has called this, and takes meanwhile what arrives.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.barrier())?)
+        Ok(apart(py, || self.inbox.barrier())?)
     }
 
     /// A fence, after which the shuffle is gone; what was not pulled is given up. Collective.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.inbox.close())?)
+        Ok(apart(py, || self.inbox.close())?)
     }
 
     /// Counters of this rank by name, as docs/DIAGNOSTICS.md has them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        counters(py, py.detach(|| self.inbox.untyped.stats()))
+        counters(
+            py,
+            apart(py, || Ok::<_, Failure>(self.inbox.untyped.stats()))?,
+        )
     }
 }
 

@@ -261,19 +261,31 @@ def test_a_signal_is_heard_in_a_get_and_in_a_poll(program):
     said = program(
         """
 import os
+import pathlib
 import signal
 import threading
+import time
 import trihop
+
+def interrupt(main, called):
+    called.wait()
+    sleeps = pathlib.Path(f"/proc/self/task/{main}/stat")
+    while sleeps.read_text().rsplit(")", 1)[1].split()[0] != "S":
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
 
 with trihop.Job() as job:
     mine = job.channels("tasks").create()
     for call in mine.get, lambda: mine.poll("in"), lambda: mine.get(timeout=float("inf")):
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        called = threading.Event()
+        main = threading.get_native_id()
+        thread = threading.Thread(target=interrupt, args=(main, called))
         try:
+            thread.start()
+            called.set()
             call()
         except KeyboardInterrupt:
-            timer.join()
+            thread.join()
         else:
             raise AssertionError(call)
     mine.send(b"a task")                # nobody waits for it any more
@@ -283,6 +295,36 @@ print("ended")
         (2, 1),
     )
     assert said.split() == ["ended"] * 2
+
+
+def test_a_get_in_a_handler_takes_nothing(program):
+    said = program(
+        """
+import trihop
+
+with trihop.Job() as job:
+    mine = job.channels("tasks").create()
+    gate = job.channels("gates").barrier(2)
+    refused = []
+
+    def handle(source, kind, data):
+        for call in mine.get, lambda: mine.poll("in"), lambda: gate.poll("arrive"):
+            try:
+                call()
+            except trihop.Misuse as error:
+                refused.append(str(error))
+
+    news = job.shuffle("news", handler=handle)
+    mine.send(b"a task")
+    news.send(0, b"")
+    news.fence()
+    assert len(refused) == 3, refused
+    assert mine.poll("size") == 1 and gate.poll("waiting") == 0
+    assert mine.get()[2] == b"a task"
+print("ended")
+"""
+    )
+    assert said.split() == ["ended"]
 
 
 def test_a_message_is_given_away_once(program):
@@ -316,6 +358,13 @@ with trihop.Job() as job:
     else:
         raise AssertionError("it is gone")
     assert mine.get()[2] == b"abc"
+    nothing = mine.buffer(0)
+    mine.send(b"abc")
+    for _ in range(2):
+        try:
+            mine.send_buffer(nothing, timeout=0)
+        except trihop.WouldBlock:
+            pass                        # there is no more of it to lose
 print("ended")
 """
     )

@@ -162,10 +162,11 @@ pub unsafe extern "C" fn trihop_poll(
 }
 
 /// Ends the whole job: the calls of all ranks fail from then on, and say that this one has failed,
-/// and `why`, which may be null; its launcher ends it, where that can, and prints `why`. The caller
-/// still has to exit. `TRIHOP_ERR_WOULD_BLOCK` when the launcher could
-/// not be asked, because the job is being finalized, its engine does not come free, or this is a
-/// handler of an inline job: exiting is all that is left.
+/// and `why`, which may be null (in a job that goes on without ranks, that it has left). Its
+/// launcher ends it, where that can, and prints `why`. The caller still has to exit.
+/// `TRIHOP_ERR_WOULD_BLOCK` when the launcher could not be asked, because the job is being
+/// finalized, its engine does not come free, or this is a handler of an inline job: exiting is all
+/// that is left.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

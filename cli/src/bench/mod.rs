@@ -261,7 +261,7 @@ pub struct BenchArgs {
     /// many adapters [default: 1]
     #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     pub nics: Option<u32>,
-    /// Measured repetitions after the warm-up (scale runs once)
+    /// Measured repetitions after the warm-up, 3 at least (scale runs once)
     #[arg(long, default_value_t = 3, value_name = "R", value_parser = whole::<u32>(3..))]
     pub reps: u32,
     /// Each node in a network namespace of its own (root)

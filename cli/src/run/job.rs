@@ -87,8 +87,8 @@ struct Job {
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
     killed: bool,
-    /// When they were first asked to by a signal.
-    signalled: Option<Instant>,
+    /// By which signal they were first asked to, and when.
+    signalled: Option<(Signal, Instant)>,
     /// It was said who has not ended then.
     has_said_who: bool,
     /// Keeps the namespaces until the last rank has ended.
@@ -559,11 +559,12 @@ impl Job {
             let ends = [Signal::INT, Signal::TERM].contains(&signal)
                 || are_agents && signal == Signal::HUP;
             // Who signals a process and its group, as timeout(1) does, asks once.
-            let first = self.signalled.filter(|_| ends);
-            if first.is_some_and(|first| first.elapsed() < SAME_SIGNAL) {
+            let same =
+                |(first, at): (Signal, Instant)| first == signal && at.elapsed() < SAME_SIGNAL;
+            if ends && !are_agents && self.signalled.is_some_and(same) {
                 continue;
             }
-            let is_second = first.is_some();
+            let is_second = ends && self.signalled.is_some();
             if is_second && !are_agents {
                 self.outputs.stderr.say(&format!(
                     "trihop run: second {}: killing all ranks",
@@ -580,7 +581,8 @@ impl Job {
                 ranks.for_each(|p| p.signal(signal));
             }
             if ends {
-                self.signalled.get_or_insert_with(Instant::now);
+                self.signalled
+                    .get_or_insert_with(|| (signal, Instant::now()));
             }
         }
     }
@@ -594,10 +596,9 @@ impl Job {
 
     /// When to say who goes on although a signal has asked all to end.
     fn say_who_at(&self) -> Option<Instant> {
-        let says = !self.spec.are_agents && !self.has_said_who && !self.killed;
-        self.signalled
-            .filter(|_| says)
-            .map(|first| first + SAID_AFTER)
+        let says = !self.spec.are_agents && !self.has_said_who && self.kill_at.is_none();
+        let (_, first) = self.signalled.filter(|_| says && !self.killed)?;
+        Some(first + SAID_AFTER)
     }
 
     fn watch_clock(&mut self) {

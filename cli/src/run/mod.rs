@@ -40,11 +40,12 @@ ENVIRONMENT OF AN AGENT
                                                ranks have ended, or for one job below --agent-under]
 
 SIGNALS
-  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM,
-  0.3 seconds after the first or later, kills them. Ranks start with these signals unblocked and with their default effect, also where
-  the launcher was started with them ignored (by nohup, say; setsid keeps a hang-up away). When
-  a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started
-  in its process group ends with it.
+  SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
+  kills them. (The same one within 0.3 seconds is the first: timeout sends it twice.) Ranks
+  start with these signals unblocked and with their default effect, also where the launcher was
+  started with them ignored (by nohup, say; setsid keeps a hang-up away). When a rank fails, the
+  others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started in its process group
+  ends with it.
 
 EXIT STATUS
   0        every rank exited with 0, and every agent did or was ended by us
@@ -367,6 +368,10 @@ pub struct Outcome {
 
 /// A command of this program's that was given for a program.
 fn meant(command: &OsString, source: &io::Error) -> String {
+    if source.raw_os_error() == Some(libc::EAGAIN) {
+        return "; processes are limited by `ulimit -u` and the control group's pids.max"
+            .to_owned();
+    }
     let name = command.to_str().unwrap_or_default();
     let ours = crate::Cli::command();
     match ours.find_subcommand(name) {
@@ -407,11 +412,21 @@ pub enum Error {
     Network(String),
 }
 
+/// Whether a process is not started for want of processes, memory or descriptors.
+fn is_want(source: &io::Error) -> bool {
+    let wants = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
+    source
+        .raw_os_error()
+        .is_some_and(|code| wants.contains(&code))
+}
+
 impl Error {
     /// Exit status of a launcher that fails so.
     pub fn exit_status(&self) -> i32 {
         match self {
             Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            // No process is to be had, for whatever command.
+            Self::Command { source, .. } if is_want(source) => 1,
             Self::Command { .. } => 126,
             Self::Usage(_) => 2,
             Self::System { .. } | Self::Network(_) => 1,

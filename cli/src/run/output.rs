@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use trihop::log::printable;
 
 /// Longest line that is kept together, in bytes; a longer one is forwarded in pieces.
-pub(super) const LINE_BYTES_MAX: usize = 16 << 20;
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that wait for a slow reader of our own output before ranks have to wait, per stream.
 const QUEUE_BYTES_MAX: usize = 1 << 20;

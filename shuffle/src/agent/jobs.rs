@@ -54,10 +54,10 @@ pub trait AskedToEnd {
 ///
 /// It ends once it has had a job and then none for as long as `linger`, and no other agent of its
 /// launch either, without end where that is `None`; where a rank has started it and none has come
-/// for as long, or for `bootstrap_timeout_ms`, if that is longer; when it is asked to; or when another agent
-/// ends. Then it gives its name free for another agent, refuses ranks that wait for others of
-/// their job, and ends with the last of its jobs. Asked once more it returns at once; the jobs
-/// that it has then end with its process.
+/// for as long, or for `bootstrap_timeout_ms`, if that is longer; when it is asked to; or when
+/// another agent ends. Then it gives its name free for another agent, refuses ranks that wait for
+/// others of their job, and ends with the last of its jobs. Asked once more it returns at once; the
+/// jobs that it has then end with its process.
 ///
 /// A job that fails is logged at level warn, and is the end of that job alone; so is one for which
 /// no thread is to be had or descriptors run out, and one whose relay panics: its ranks hear why.

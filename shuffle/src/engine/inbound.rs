@@ -289,30 +289,14 @@ impl Links {
                 self.post_again(class, number, buffer);
                 Ok(())
             }
-            Completion::Failed {
-                peer,
-                error,
-                buffer,
-                ..
-            } => {
+            Completion::Failed { peer, error, .. } => {
                 if matches!(class, TagClass::Segment | TagClass::Read) {
                     self.fetch_failed(number, queues);
                 }
                 let rank = peer.and_then(|p| queues.members.end_of(p));
-                let is_slot =
-                    matches!(class, TagClass::Control | TagClass::Small | TagClass::Large);
                 match rank {
                     // Nothing else is to be expected of its links.
                     Some(rank) if queues.lost.contains(&rank) => Ok(()),
-                    // The kernel may give up on a connection of one that is lost a quarter of an
-                    // hour later. Others use what was posted.
-                    None if is_slot && !queues.lost.is_empty() => {
-                        tracing::debug!(%error, "a receive has failed, and somebody is lost");
-                        if let Some(buffer) = buffer {
-                            self.post_again(class, number, buffer);
-                        }
-                        Ok(())
-                    }
                     None if queues.has_uncut() => {
                         tracing::debug!(%error, "a link has failed, of one that is lost");
                         Ok(())

@@ -308,13 +308,15 @@ impl<S: Seat> Job<S> {
     }
 
     /// Ends the whole job: the other ranks hear that this one has failed, and why, and the launcher
-    /// ends them, where it can; the caller still has to exit. Whether the launcher could be asked: not while the job is being shut down, nor when the engine is in
-    /// use and does not come free.
+    /// ends them, where it can; the caller still has to exit. Whether the launcher could be asked:
+    /// not while the job is being shut down, nor when the engine is in use and does not come free.
     pub fn abort(&self, status: i32, why: &str) -> bool {
         self.seat
             .look(|job| {
+                // Its status is the job's, whatever others do once they hear.
+                let asked = job.abort(status, why);
                 job.say_failed(why);
-                job.abort(status, why)
+                asked
             })
             .unwrap_or(false)
     }

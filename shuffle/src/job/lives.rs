@@ -412,11 +412,12 @@ impl JobState {
     /// and on all other ranks, where nothing else was before.
     pub fn say_failed(&mut self, why: &str) -> Error {
         let news = self.lives.news().unwrap_or_else(|| {
-            let news = self.lives.failed(self.engine.topology.rank(), why);
+            let rank = self.engine.topology.rank();
             if !self.closing && !self.lives.is_over() {
+                let news = self.lives.failed(rank, why);
                 self.lives.post(&news);
             }
-            news
+            News::failed(rank, why)
         });
         let error = news.into_error(&self.engine.topology).into();
         self.fail(error)

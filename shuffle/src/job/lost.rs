@@ -204,7 +204,8 @@ impl JobState {
             Error::Fabric { .. } => None,
             _ => return false,
         };
-        if !self.may_lose() {
+        // At the very end peers go when they like.
+        if !self.may_lose() || self.closing {
             return false;
         }
         let of_links = |lost: &Lost| {

@@ -364,7 +364,10 @@ impl JobState {
             return Ok(before);
         }
         let is_told = |of: &UnderWay| of.id.stream == id.stream && of.at_end == AtEnd::Told;
-        self.parked.endings.retain(|of| !is_told(of));
+        let told = self.parked.endings.extract_if(.., |of| is_told(of));
+        let wakers = told.filter_map(|mut told| told.waker.take());
+        // Whoever waits for it finds another one under way, which says the same.
+        self.parked.woken.extend(wakers);
         let (_, out, _) = self.engine.stream_mut(id)?;
         out.set_ending(way == Way::Started);
         let begun = Ending::new(end, &mut self.engine, id);

@@ -26,8 +26,8 @@ use announced::{Announced, Exposed, Ready, announce};
 /// After this long without anything to send, large slots go back to their receiver.
 const IDLE_NS: u64 = 20_000_000;
 
-/// A batch that is not accepted after so long may be lost with the connection that it went over: the
-/// other end is told each time how many have left, and finds out.
+/// A batch that is not accepted after so long may be lost with the connection that it went over:
+/// the other end is told each time how many have left, and finds out.
 const OVERDUE_NS: u64 = 5_000_000_000;
 
 /// Sizes that all links of a stream share.

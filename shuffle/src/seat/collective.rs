@@ -8,7 +8,7 @@ use crate::endpoint::Channel;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
 use crate::terminate::collective::Operation;
-use crate::terminate::reduce::{Number, Reduce};
+use crate::terminate::reduce::{Number, Reduce, bytes_of};
 use trihop_transport::topology::Rank;
 
 /// A collective on a channel of the job's.
@@ -148,7 +148,7 @@ pub(crate) fn allreduce<N: Number>(
     reduce: Reduce,
 ) -> Result<()> {
     check_suits::<N>(reduce)?;
-    let bytes = bytes_of(values);
+    let bytes = bytes_of(values.iter().map(|value| value.word()));
     let operation = Operation::Reduce(reduce, N::KIND);
     let result = collective(seat, channel, operation, &bytes)?;
     if result.len() != bytes.len() {
@@ -166,11 +166,6 @@ pub(crate) fn allreduce<N: Number>(
         *value = N::of(u64::from_le_bytes(bytes.try_into().expect("chunks of 8")));
     }
     Ok(())
-}
-
-fn bytes_of<N: Number>(values: &[N]) -> Vec<u8> {
-    let words = values.iter().map(|value| value.word());
-    words.flat_map(u64::to_le_bytes).collect()
 }
 
 fn check_suits<N: Number>(reduce: Reduce) -> Result<()> {
@@ -196,7 +191,7 @@ pub(crate) fn exscan<N: Number>(
     let rank = seat.with("a scan", |job| Ok(job.engine.topology.rank()))?;
     // What is asked for stands before the values.
     let mut mine = vec![b's', reduce as u8, N::KIND as u8, 0, 0, 0, 0, 0];
-    mine.extend(bytes_of(values));
+    mine.extend(bytes_of(values.iter().map(|value| value.word())));
     let mut all = allgather(seat, &mine)?;
     for (other, theirs) in all.iter_mut().enumerate() {
         if theirs.len() != mine.len() || theirs[..8] != mine[..8] {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use trihop_transport::topology::{Rank, Topology};
 
-use super::reduce::{Kind, Reduce};
+use super::reduce::{Kind, Reduce, bytes_of};
 use crate::error::{Error, Result};
 use crate::route::Tree;
 use nodes::Count;
@@ -293,8 +293,8 @@ impl Collectives {
                 for (_, values) in std::mem::take(&mut entry.parts) {
                     add_up(&mut entry.reduced, values, reduce, kind);
                 }
-                let values = entry.reduced.iter().flatten();
-                values.flat_map(|v| v.to_le_bytes()).collect()
+                let values = entry.reduced.as_deref().unwrap_or_default();
+                bytes_of(values.iter().copied())
             }
             Operation::Broadcast => {
                 let root = entry.reduced.iter().flatten();

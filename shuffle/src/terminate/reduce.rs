@@ -97,6 +97,13 @@ impl Reduce {
     }
 }
 
+/// Values as messages have them: eight bytes each, one behind the other.
+pub(crate) fn bytes_of(words: impl ExactSizeIterator<Item = u64>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8 * words.len());
+    words.for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+    bytes
+}
+
 /// What collectives reduce: `u64`, `i64` and `f64`.
 pub trait Number: sealed::Sealed + Copy {}
 

@@ -202,8 +202,9 @@ impl<F: Clone + Send + 'static> StepBuilder<'_, F, Threaded> {
     /// flush, fence, test or wait. It may begin the next step, too, and they so follow each other
     /// as often as one likes. A panic ends the job, as that of a handler does.
     ///
-    /// The step is over before it is called: the stream takes sends again, others may be in the
-    /// next step already, and [`wait`](Shuffle::wait) may have returned. What others send behind a
+    /// The step is over before it is called: the stream takes sends again, and others may be in the
+    /// next step already. [`wait`](Shuffle::wait), [`test`](Shuffle::test) and the step's future
+    /// say so once the call has returned, or has begun the next step. What others send behind a
     /// round is not handled, nor sent on here, until the call has returned or begins the next end.
     /// A job that fails, or is dropped, before the step is over does not make the call; the
     /// stream's shutdown waits for one that is due, and for what that begins. What it keeps of the

@@ -121,7 +121,12 @@ impl SharedEngine {
 
     /// Looks at the state if it can be had soon, whatever has become of the job.
     pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
-        self.try_take().map(|mut turn| look(&mut turn.job))
+        self.try_take().map(|mut turn| {
+            let looked = look(&mut turn.job);
+            self.spread_failure(&mut turn);
+            turn.wake_woken();
+            looked
+        })
     }
 
     /// Wakes those who sit out: what they wait for may have come by another thread.
@@ -187,15 +192,13 @@ impl SharedEngine {
         let Guarded { job, in_turn, .. } = &mut **turn;
         let worked = job.progress(in_turn);
         job.parked.add_woken(&mut in_turn.woken);
-        match worked {
-            Ok(worked) => {
-                while let Some(number) = turn.job.parked.take_due() {
-                    if !self.at_ends.hand_over(number) {
-                        turn.job.was_called(number);
-                    }
-                }
-                Ok(worked)
+        while let Some(number) = turn.job.parked.take_due() {
+            if !self.at_ends.hand_over(number) {
+                turn.job.was_called(number);
             }
+        }
+        match worked {
+            Ok(worked) => Ok(worked),
             Err(error) => {
                 self.spread_failure(turn);
                 Err(error)

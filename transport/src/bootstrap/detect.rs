@@ -2,8 +2,11 @@
 
 use std::env;
 
+use super::agent::{ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START};
 use super::{Launcher, master, pmix, tasks};
 use crate::error::{Error, Result};
+use crate::notice;
+use crate::sync::Once;
 
 /// The launcher to use: `forced` where given, else the node's agent, the address of rank 0, PMIx,
 /// PMI-1, `trihop run`, in this order, else a job of one.
@@ -55,8 +58,25 @@ fn detect_among(forced: Option<Launcher>, agents: bool) -> Result<Launcher> {
     )?;
     if forced.is_none() && chosen == Launcher::Single {
         tasks::refuse_half_a_launcher()?;
+        let of_agents = [ENV_JOB, ENV_NODES, ENV_PLACE, ENV_START];
+        let unused = of_agents.into_iter().find(|name| has(&format!("{name}=")));
+        if let Some(name) = unused.filter(|_| agents) {
+            SAID.call_once(|| say_unused(name));
+        }
     }
     Ok(chosen)
+}
+
+/// That a variable of agents is set and none is meant was said.
+static SAID: Once = Once::new();
+
+fn say_unused(name: &str) {
+    let text = format!(
+        "{name} is set, and neither TRIHOP_AGENT nor TRIHOP_LAUNCHER=agent: this is a job of one \
+         rank, without an agent"
+    );
+    tracing::warn!("{text}");
+    notice::unless_logged(text);
 }
 
 /// This process's rank as the environment has it, before anybody was asked; `None` without a

@@ -52,8 +52,8 @@ pub(super) const SHARED_RECEIVES: Setting = Setting {
     why: "one receive context for all connections takes less memory than one each",
 };
 
-/// With its cache, which is the default, all of a process's memory is open to whoever has the VNI, as
-/// soon as some of it is registered for others.
+/// With its cache, which is the default, all of a process's memory is open to whoever has the VNI,
+/// as soon as some of it is registered for others.
 pub(super) const OWN_KEYS: Setting = Setting {
     variable: "FI_CXI_PROV_KEY_CACHE",
     value: |_| Some("0".to_owned()),

@@ -149,10 +149,14 @@ fn has_other_threads(folder: &OwnedFd) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let threads = openat(folder, "task", flags, Mode::empty()).and_then(Dir::new);
     let is_number = |name: &CStr| name.to_bytes().iter().all(u8::is_ascii_digit);
-    threads.is_ok_and(|threads| {
-        let names = threads.flatten();
-        names.filter(|entry| is_number(entry.file_name())).count() > 1
-    })
+    match threads {
+        Ok(threads) => {
+            let names = threads.flatten();
+            names.filter(|entry| is_number(entry.file_name())).count() > 1
+        }
+        // Descriptors that run out say nothing.
+        Err(error) => !matches!(error, Errno::NOENT | Errno::SRCH),
+    }
 }
 
 #[cfg(test)]

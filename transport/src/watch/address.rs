@@ -25,10 +25,8 @@ pub(super) fn own_addresses(wanted: &[String], loopback: bool) -> Result<Vec<IpA
         // Bridges of containers and of virtual machines, which have the same address on each node,
         // come last.
         let is_virtual = |name: &str| {
-            !Path::new("/sys/class/net")
-                .join(name)
-                .join("device")
-                .exists()
+            let about = Path::new("/sys/class/net").join(name);
+            about.join("bridge").exists() || about.join("tun_flags").exists()
         };
         let mut all = all;
         all.sort_by_key(|(name, _)| is_virtual(name));

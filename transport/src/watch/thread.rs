@@ -100,7 +100,7 @@ pub(super) struct Watcher {
     connections: Vec<Option<Connection>>,
     /// When neighbours that are missing are waited for no more; none afterwards.
     give_up: Option<Instant>,
-    /// When they are dialled no more.
+    /// When they are dialled very seldom.
     late_from: Instant,
     /// Until when nobody is let in, for want of descriptors.
     deaf_until: Option<Instant>,
@@ -274,7 +274,7 @@ impl Watcher {
             })
             .collect();
         if tried.is_empty() {
-            // They connect to this one once they have started, and say it themselves if they cannot.
+            // They connect to this one once they have started, and say themselves if they cannot.
             tracing::info!(?nodes, "the watches of these nodes have not connected yet");
             return;
         }

@@ -178,7 +178,9 @@ impl<S: Seat> Channels<S> {
 
     fn make(&self, limits: ChannelLimits, gate: Option<Gate>) -> Result<Channel<S>> {
         limits.check()?;
-        self.enter("the making of a channel")?;
+        let what = "the making of a channel";
+        self.enter(what)?;
+        self.handle.with_out(what, |out| out.check_open())?;
         let made = self.office.owner().create(limits, gate);
         let (number, epoch) = made.ok_or_else(|| {
             let why = "this rank has as many channels as it may, 65,536, or leaves";

@@ -332,6 +332,12 @@ impl<S: Seat> Channel<S> {
         self.0.longest()
     }
 
+    /// Whether the channel is this rank's.
+    #[doc(hidden)]
+    pub fn is_here(&self) -> bool {
+        self.port().is_here()
+    }
+
     pub(super) fn port(&self) -> &Arc<Port<S>> {
         &self.0
     }

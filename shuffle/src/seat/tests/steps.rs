@@ -460,3 +460,20 @@ fn a_wait_for_a_step_is_over_once_its_call_has_returned() {
     shuffle.shutdown().unwrap();
     job.shutdown().unwrap();
 }
+
+/// Whoever awaits a step is woken where its call begins the next one, though it has not returned.
+#[test]
+fn an_awaited_step_is_over_though_its_call_has_begun_the_next() {
+    let job = threaded::Job::start(single()).unwrap();
+    let shuffle = job.shuffle("steps").handler(|_, _| ()).open().unwrap();
+    for turn in 0..300 {
+        let step = shuffle.step(End::Fence).at_end(move |shuffle| {
+            (0..turn % 20).for_each(|_| thread::yield_now());
+            drop(shuffle.step(End::Fence).begin().unwrap());
+        });
+        block_on(step.begin().unwrap()).0.unwrap();
+        shuffle.wait().unwrap();
+    }
+    shuffle.shutdown().unwrap();
+    job.shutdown().unwrap();
+}
