@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use launched::{Launched, alive, cores_of, processes_named};
 use trihop::transport::cores::{allowed, count, keep_to};
