@@ -171,7 +171,10 @@ fn array_over<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let builtins = py.import(intern!(py, "builtins"))?;
     let view = builtins.call_method1(intern!(py, "memoryview"), (object,));
-    let view = view.map_err(|_| {
+    let view = view.map_err(|error| {
+        if !error.is_instance_of::<PyTypeError>(py) {
+            return error;
+        }
         let kind = object.get_type();
         PyTypeError::new_err(format!(
             "{kind} has no bytes of its own: give bytes, an array, or whatever has the buffer \

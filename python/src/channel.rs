@@ -318,8 +318,8 @@ impl Channel {
     /// not copied at all. What is in it at first means nothing.
     ///
     /// Raises `Misuse` for a message that is too long.
-    fn buffer(&self, length: usize) -> PyResult<Message> {
-        Ok(self.channel.buffer(length)?.into())
+    fn buffer(&self, py: Python<'_>, length: usize) -> PyResult<Message> {
+        Ok(apart(py, || self.channel.buffer(length))?.into())
     }
 
     /// As `send`, of a `Message`, whose memory is given away: it is empty once that is so, and has

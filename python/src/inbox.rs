@@ -294,6 +294,8 @@ impl<S: Store> Inbox<S> {
         if handler::is_in_handler() {
             return Ok(None);
         }
+        // First, since in a fork nobody lets go of it.
+        let name = self.untyped.name();
         let own = thread::current().id();
         loop {
             let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +304,6 @@ impl<S: Store> Inbox<S> {
                 return Ok(Some(Ending(&self.ending)));
             }
             if *ending == Some(own) {
-                let name = self.untyped.name();
                 let why = format!("stream `{name}`: this thread is in the end of a step of it");
                 return Err(Failure::Misuse(why));
             }
@@ -525,6 +526,7 @@ impl Inbox<Records> {
     }
 
     pub fn round(&self) -> Result<(), Failure> {
+        let _one = self.one_at_a_time()?;
         self.end(|| self.untyped.round())
     }
 }

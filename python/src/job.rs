@@ -197,8 +197,8 @@ impl Job {
         });
         let inbox = self.open(py, (name, items.bytes), held_bytes, options, handled)?;
         if let Err(refused) = self.agree_on(py, name, &items) {
-            // On all ranks; where it cannot be closed the job has failed, and that is said.
-            apart(py, || inbox.close())?;
+            // On all ranks; why it was refused is said, whatever becomes of that.
+            let _ = apart(py, || inbox.close());
             return Err(refused);
         }
         Ok(Stream { inbox, items })
@@ -235,7 +235,7 @@ impl Job {
         getmsg_bytes: Option<u64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Channels> {
-        let mut builder = self.job.channels(name);
+        let mut builder = apart(py, || Ok::<_, Failure>(self.job.channels(name)))?;
         if let Some(bytes) = getmsg_bytes {
             builder = builder.getmsg_bytes(bytes);
         }
@@ -407,7 +407,7 @@ impl Job {
         if held_bytes == 0 {
             return Err(PyValueError::new_err("held_bytes is 0: it is 1 at least"));
         }
-        let mut builder = self.job.untyped(name, item_bytes);
+        let mut builder = apart(py, || Ok::<_, Failure>(self.job.untyped(name, item_bytes)))?;
         if let Some(options) = self.stream_options(options)? {
             builder = builder.options(options);
         }

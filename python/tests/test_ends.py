@@ -194,6 +194,8 @@ request = mine.start_get()
 calls = [
     job.barrier, job.shutdown, stream.round, stream.pull, lambda: stream.push_block(0, [1]),
     lambda: news.send(0, b"news"), mine.get, lambda: mine.send(b"a task"), request.test,
+    lambda: job.stream("other", "i8"), lambda: job.shuffle("other"), lambda: mine.buffer(1),
+    lambda: job.channels("other"), job.dump, stream.fence, news.round,
 ]
 child = os.fork()
 if child == 0:

@@ -292,13 +292,13 @@ impl<'h> Inline<'h> {
                 Ok(worked) => worked,
                 // Who has got what this waits for may end at once, and is no failure of this call.
                 Err(error) => {
-                    drop(state);
-                    self.wake_woken();
-                    self.call_due();
-                    return match done(&mut *self.state(what)?) {
+                    let outcome = match done(&mut state) {
                         Ok(Some(value)) => Ok(Some(value)),
                         _ => Err(error),
                     };
+                    drop(state);
+                    self.wake_woken();
+                    return outcome;
                 }
             };
             if state.parked.leaves_more() {

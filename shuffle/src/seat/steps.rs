@@ -105,19 +105,23 @@ impl<S: Seating> Handle<S> {
     /// One round of progress, and whether the end that was started is over.
     pub(crate) fn test(&self) -> Result<bool> {
         let what = "a test";
-        self.seat
-            .one_at_a_time(Some(&self.of), what, || self.test_alone(what))
+        self.seat.one_at_a_time(Some(&self.of), what, || {
+            let before = self.under_way(what)?;
+            self.test_alone(what, before)
+        })
     }
 
-    fn test_alone(&self, what: &'static str) -> Result<bool> {
-        let before = self.under_way(what)?;
+    /// The same of the end with this number, where one was under way: it is over, too, where that is
+    /// not so any more, since the call at its end has begun another, or somebody else was told.
+    fn test_alone(&self, what: &'static str, before: Option<(End, u64)>) -> Result<bool> {
         let has_moved = self.seat.progress(what)?;
         let (end, is_over) = self.seat.with(what, |job| {
             job.engine.stream(self.id)?;
-            Ok(match (before, job.parked.end_of(self.id.stream)) {
-                // What is called at its end has begun another.
-                (Some((end, number)), Some((_, now))) if now != number => (Some(end), true),
-                (_, now) => (now.map(|(end, _)| end), job.is_over(self.id)?),
+            let now = job.parked.end_of(self.id.stream);
+            let is_other = |number| now.is_none_or(|(_, now)| now != number);
+            Ok(match before {
+                Some((end, number)) if is_other(number) => (Some(end), true),
+                _ => (now.map(|(end, _)| end), job.is_over(self.id)?),
             })
         })?;
         self.seat.give_way(is_over || has_moved);
@@ -164,11 +168,13 @@ impl<S: Seating> Handle<S> {
         let what = "a step that is awaited";
         let is_under_way = |job: &JobState| job.parked.number_of(self.id.stream) == Some(number);
         self.seat.one_at_a_time(Some(&self.of), what, || {
-            let is_other = |job: &mut JobState| {
+            let of_it = |job: &mut JobState| {
                 job.check_comes(number)?;
-                Ok(!is_under_way(job))
+                let now = job.parked.end_of(self.id.stream);
+                Ok(now.filter(|(_, now)| *now == number))
             };
-            if self.seat.with(what, is_other)? || self.test_alone(what)? {
+            let under_way = self.seat.with(what, of_it)?;
+            if under_way.is_none() || self.test_alone(what, under_way)? {
                 return Ok(true);
             }
             if S::MOVES_ALONE {

@@ -123,8 +123,11 @@ impl SharedEngine {
     pub fn try_look<R>(&self, look: impl FnOnce(&mut JobState) -> R) -> Option<R> {
         self.try_take().map(|mut turn| {
             let looked = look(&mut turn.job);
-            self.spread_failure(&mut turn);
-            turn.wake_woken();
+            // It may have ended the job, of which others hear before they hear of anything else.
+            if turn.job.check_failure().is_err() && !self.failed.is_raised() {
+                self.spread_failure(&mut turn);
+                turn.wake_woken();
+            }
             looked
         })
     }
@@ -192,13 +195,15 @@ impl SharedEngine {
         let Guarded { job, in_turn, .. } = &mut **turn;
         let worked = job.progress(in_turn);
         job.parked.add_woken(&mut in_turn.woken);
-        while let Some(number) = turn.job.parked.take_due() {
-            if !self.at_ends.hand_over(number) {
-                turn.job.was_called(number);
-            }
-        }
         match worked {
-            Ok(worked) => Ok(worked),
+            Ok(worked) => {
+                while let Some(number) = turn.job.parked.take_due() {
+                    if !self.at_ends.hand_over(number) {
+                        turn.job.was_called(number);
+                    }
+                }
+                Ok(worked)
+            }
             Err(error) => {
                 self.spread_failure(turn);
                 Err(error)
