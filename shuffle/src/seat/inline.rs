@@ -450,16 +450,21 @@ impl<'h> Seating for Inline<'h> {
     fn progress(&self, what: &'static str) -> Result<bool> {
         self.check_not_taking(what)?;
         let mut state = self.state(what)?;
-        let worked = self.round(&mut state);
+        let worked = match self.round(&mut state) {
+            Ok(worked) => worked,
+            Err(error) => {
+                drop(state);
+                self.wake_woken();
+                return Err(error);
+            }
+        };
         let leaves_more = state.parked.leaves_more();
         drop(state);
         if leaves_more {
             self.wake_woken();
-            if worked.is_ok() {
-                self.call_due();
-            }
+            self.call_due();
         }
-        worked
+        Ok(worked)
     }
 
     fn progress_in_passing(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -13,9 +13,6 @@ use crate::sync::sleep_in_kernel;
 
 /// Mark of the doorbell itself.
 const DOORBELL: u64 = u64::MAX;
-
-/// A wait for epoll is of whole milliseconds, and so no shorter.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Events taken per sleep; more stay ready for the next one.
 const EVENTS: usize = 16;
@@ -113,19 +110,11 @@ impl Parker {
         };
         let mut events = [none; EVENTS];
         let wait = |limit: Duration| {
-            let timespec = |limit: Duration| Timespec {
+            let limit = Timespec {
                 tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
                 tv_nsec: limit.subsec_nanos().into(),
             };
-            let mut limit = limit;
-            if !limit.is_zero() && limit < SHORTEST_WAIT {
-                let mut all = [PollFd::new(&self.epoll, PollFlags::IN)];
-                if poll(&mut all, Some(&timespec(limit)))? == 0 {
-                    return Ok(0);
-                }
-                limit = Duration::ZERO;
-            }
-            epoll::wait(&self.epoll, &mut events[..], Some(&timespec(limit)))
+            epoll::wait(&self.epoll, &mut events[..], Some(&limit))
         };
         let waited = sleep_in_kernel(timeout, wait, |waited| *waited != Ok(0));
         doorbell.awake();
