@@ -17,7 +17,7 @@ use trihop_transport::protocol::eager::Slot;
 use trihop_transport::protocol::rendezvous::Fetches;
 use trihop_transport::protocol::tags::{TagClass, token};
 use trihop_transport::protocol::wire::{
-    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, ClearToSend, RecordAnnouncement,
+    Announcement, BATCH_HEADER_BYTES, BatchHeader, BatchKind, RecordAnnouncement,
 };
 use trihop_transport::topology::EndpointId;
 use zerocopy::FromBytes;
@@ -403,66 +403,6 @@ impl Links {
         Ok(())
     }
 
-    /// A connection that breaks between two that live takes with it what the provider had taken:
-    /// nobody else notices.
-    fn check_whole(&mut self, index: usize, header: &BatchHeader, now_ns: u64) -> Result<()> {
-        let missed = self.incoming[index].misses(header.sequence, now_ns);
-        let Some(number) = missed else {
-            return Ok(());
-        };
-        let rank = header.source.0;
-        let why = format!(
-            "its batch {number} has not come, and word that it was sent came a minute ago: a \
-             connection may have broken"
-        );
-        Err(trihop_transport::Error::LinkFailed { rank, why }.into())
-    }
-
-    fn control(
-        &mut self,
-        buffer: Buffer,
-        bytes: usize,
-        queues: &mut Queues,
-        stats: &mut Stats,
-    ) -> Result<()> {
-        let mut sender = None;
-        if let Some((index, header)) = self.parse(&buffer[..bytes], queues, stats) {
-            sender = Some(index);
-            let now_ns = queues.now_ns;
-            let remote = &mut queues.remotes[index];
-            self.counters(index, &header, Place::before(header.sequence), remote)?;
-            self.check_whole(index, &header, now_ns)?;
-            let notices = &buffer[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + header.bytes as usize];
-            let notices = <[ClearToSend]>::ref_from_bytes(notices).map_err(|_| {
-                Error::bad_peer(header.source.0, "clear-to-send notices of a wrong length")
-            })?;
-            for notice in notices {
-                if !remote.is_lost && !remote.clear_to_send(notice) {
-                    let why = format!(
-                        "clear-to-send for batch {} that is not announced",
-                        notice.sequence
-                    );
-                    return Err(Error::bad_peer(header.source.0, why));
-                }
-            }
-            match header.kind {
-                BatchKind::Control => {}
-                BatchKind::Recall => remote.recalled = true,
-                _ => {
-                    let why = "data with the tag of control messages";
-                    return Err(Error::bad_peer(header.source.0, why));
-                }
-            }
-        }
-        self.unposted.push(Unposted {
-            class: TagClass::Control,
-            number: 0,
-            buffer,
-            link: sender,
-        });
-        Ok(())
-    }
-
     fn batch(
         &mut self,
         slot: Slot,
@@ -547,7 +487,7 @@ impl Links {
             .window
             .insert(header.sequence, arrival)
             .map_err(|e| bad(e.to_string()))?;
-        self.check_whole(index, &header, queues.now_ns)?;
+        self.check_missing(index, &header, queues.now_ns)?;
         self.list(index);
         Ok(())
     }
