@@ -1,6 +1,7 @@
 //! The launcher's loop: one poll over signals, exits, connections and output, until the job has
 //! ended.
 
+mod asked;
 mod binding;
 mod start;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
-use trihop::transport::bootstrap::local::service::{Effect, Service, ranges};
+use trihop::transport::bootstrap::local::service::{Effect, Service};
 use trihop::transport::bootstrap::local::wire::Reply;
 
 use trihop::transport::random::random_bytes;
@@ -34,15 +35,6 @@ const DESCRIPTORS_OF_OURS: u64 = 64;
 
 /// Environment variable: address of the interface to use.
 const ENV_INTERFACE: &str = "TRIHOP_INTERFACE";
-
-/// A signal that asks ranks to end and comes so soon behind the first is the same.
-const SAME_SIGNAL: Duration = Duration::from_millis(300);
-
-/// So long after it, who has not ended is said.
-const SAID_AFTER: Duration = Duration::from_secs(5);
-
-/// Exit status where the time limit passed, as of timeout(1).
-const STATUS_TIMEOUT: i32 = 124;
 
 /// Launches a job and waits for its end. Signals to this thread are forwarded meanwhile; start no
 /// thread before it that does not block them.
@@ -322,18 +314,6 @@ impl Job {
         Ok(ready.map(|((source, ..), _)| *source).collect())
     }
 
-    fn time_left(&self) -> Option<Duration> {
-        let kill_at = self.kill_at.filter(|_| !self.killed);
-        let limit = self.time_limit.filter(|_| self.failure.is_none());
-        let suspect = self.suspect.as_ref().map(|suspect| suspect.counts_at);
-        let suspect = suspect.filter(|_| self.failure.is_none());
-        let all = [kill_at, limit, suspect, self.say_who_at()];
-        let next = all.into_iter().flatten().min()?;
-        // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
-        // it returns.
-        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
-    }
-
     /// Serves the bootstrap.
     fn take_requests(&mut self, ready: &[Source]) {
         let mut effects = Vec::new();
@@ -544,91 +524,6 @@ impl Job {
                 _ => Some(format!("standard output cannot be written: {errno}")),
             };
             self.end(status, text.as_deref());
-        }
-    }
-
-    fn take_signals(&mut self, signals: &Signals) {
-        while let Some(number) = signals.next() {
-            let Some(signal) = Signal::from_named_raw(number) else {
-                continue;
-            };
-            let are_agents = self.spec.are_agents;
-            if are_agents && signals.are_ignored(number) {
-                continue;
-            }
-            let ends = [Signal::INT, Signal::TERM].contains(&signal)
-                || are_agents && signal == Signal::HUP;
-            // Who signals a process and its group, as timeout(1) does, asks once.
-            let same =
-                |(first, at): (Signal, Instant)| first == signal && at.elapsed() < SAME_SIGNAL;
-            if ends && !are_agents && self.signalled.is_some_and(same) {
-                continue;
-            }
-            let is_second = ends && self.signalled.is_some();
-            if is_second && !are_agents {
-                self.outputs.stderr.say(&format!(
-                    "trihop run: second {}: killing all ranks",
-                    signal_name(number)
-                ));
-                self.kill();
-            } else {
-                if is_second {
-                    // An agent that has not taken the first one yet takes both for one.
-                    self.kill_at.get_or_insert(Instant::now() + self.spec.grace);
-                }
-                // Agents go on for as long as ranks need them.
-                let ranks = self.processes[..self.ranks].iter();
-                ranks.for_each(|p| p.signal(signal));
-            }
-            if ends {
-                self.signalled
-                    .get_or_insert_with(|| (signal, Instant::now()));
-            }
-        }
-    }
-
-    /// Ranks that have not ended.
-    fn running(&self) -> impl Iterator<Item = u32> {
-        let all = (0..).zip(&self.processes[..self.ranks]);
-        all.filter(|(_, process)| process.is_running())
-            .map(|(rank, _)| rank)
-    }
-
-    /// When to say who goes on although a signal has asked all to end.
-    fn say_who_at(&self) -> Option<Instant> {
-        let says = !self.spec.are_agents && !self.has_said_who && self.kill_at.is_none();
-        let (_, first) = self.signalled.filter(|_| says && !self.killed)?;
-        Some(first + SAID_AFTER)
-    }
-
-    fn watch_clock(&mut self) {
-        let now = Instant::now();
-        if self.time_limit.is_some_and(|limit| now >= limit) && self.failure.is_none() {
-            let running = self.running();
-            let limit = self.spec.timeout.unwrap_or_default().as_secs();
-            let text = format!(
-                "the job passed its limit of {limit} s; still running: ranks {}",
-                ranges(running)
-            );
-            self.fail(STATUS_TIMEOUT, &text);
-        }
-        if self.say_who_at().is_some_and(|at| now >= at) {
-            self.has_said_who = true;
-            if self.running().next().is_some() {
-                let text = format!(
-                    "trihop run: ranks {} have not ended yet; the signal once more kills them",
-                    ranges(self.running())
-                );
-                self.outputs.stderr.say(&text);
-            }
-        }
-        let suspect = self.suspect.as_ref();
-        if suspect.is_some_and(|suspect| now >= suspect.counts_at) {
-            self.end_by_suspect();
-            self.release_agents();
-        }
-        if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
-            self.kill();
         }
     }
 
