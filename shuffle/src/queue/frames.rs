@@ -185,6 +185,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Of little memory, what a few have given back is one longer frame again.
+    #[test]
+    fn little_memory_is_joined_as_soon_as_it_is_wanted() {
+        let mut frames = Frames::new(64, 1024, 1024);
+        let mut short: Vec<u32> = (0..16).map(|_| frames.take(0).unwrap()).collect();
+        assert_eq!((frames.take(0), frames.take(3)), (None, None));
+        let kept = short.remove(0);
+        short
+            .into_iter()
+            .for_each(|start| frames.give_back(start, 0));
+        let long = frames.take(3).expect("eight of them lie side by side");
+        assert!(long >= 512 && kept == 0);
+    }
+
     /// Who sends little touches little.
     #[test]
     fn memory_begins_with_the_first_frame() {
