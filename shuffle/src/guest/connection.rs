@@ -45,8 +45,8 @@ pub enum Waits {
     Alarm,
     /// Its waker, or a short time: nothing says when there is room for its send.
     Soon,
-    /// Its waker, or a longer time: where it is not what is under way that takes the room, nothing
-    /// says when there is some.
+    /// Its waker, or a longer time: others may have the room that its send waits for, whose end
+    /// nobody says here.
     Later,
     /// Nothing: it is over.
     End,

@@ -352,11 +352,6 @@ impl JobState {
         self.check_news()
     }
 
-    /// The same, and all have arrived at the end.
-    pub fn is_over_without_agents(&self) -> bool {
-        self.goes_without_agents() && self.lives.is_over()
-    }
-
     fn lose_agent(&mut self, agent: EndpointId) {
         let gone = self.node.watches.extract_if(.., |(end, _)| *end == agent);
         let gone: Vec<_> = gone.map(|(_, watch)| watch).collect();
@@ -370,6 +365,11 @@ impl JobState {
     pub fn goes_without_agents(&self) -> bool {
         let is_on_one_node = self.engine.topology.nodes() == 1;
         self.lives.lost_agent.is_some() && is_on_one_node && self.lives.has_started
+    }
+
+    /// The same, and all have arrived at the end.
+    pub fn is_over_without_agents(&self) -> bool {
+        self.goes_without_agents() && self.lives.is_over()
     }
 
     /// # Errors

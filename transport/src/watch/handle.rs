@@ -21,6 +21,9 @@ use crate::secret::Secret;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::topology::{EndpointId, NodeId, Topology};
 
+/// Connections of other watches that may wait to be taken.
+const BACKLOG: i32 = 128;
+
 /// A socket of version 6 that takes connections of version 4 too, whatever the system's default is
 /// (net.ipv6.bindv6only), where the first of these places is one for both.
 fn bind_both(places: &[SocketAddr]) -> std::io::Result<TcpListener> {
@@ -34,9 +37,6 @@ fn bind_both(places: &[SocketAddr]) -> std::io::Result<TcpListener> {
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
-
-/// Connections of other watches that may wait to be taken.
-const BACKLOG: i32 = 128;
 
 /// Where a node's watch will listen: others are told before it starts.
 #[derive(Debug)]
