@@ -14,9 +14,10 @@ use crate::output;
 /// Show what a process waits for, and all its queues
 ///
 /// Of a rank, or of a launcher: then of each rank that it has started. The process is not asked and
-/// need not go on: what it has written before it fell asleep is shown, at most a second old where
-/// it waits, and older where it computes or is stopped. `CONTRADICTION` marks two counts that
-/// cannot both be true; docs/DIAGNOSTICS.md says how to read the rest.
+/// need not go on: what it has written before it fell asleep is shown. That is about a second old
+/// where it waits, and older where it computes or is stopped, or has so many queues that writing
+/// takes more than a millisecond. `CONTRADICTION` marks two counts that cannot both be true;
+/// docs/DIAGNOSTICS.md says how to read the rest.
 #[derive(Debug, Clone, Args)]
 pub struct DumpArgs {
     /// The process

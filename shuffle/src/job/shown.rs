@@ -3,12 +3,20 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use rustix::time::ClockId;
+
 use super::{JobState, Patience};
+use crate::observe::clock_ns;
 
 /// Longest text that is made for a page; what the page has no room for is cut there.
 const MOST_TEXT_BYTES: usize = 64 << 10;
 /// Most reasons in it.
 const MOST_REASONS: usize = 256;
+
+/// Processor time of this thread.
+fn spent_ns() -> u64 {
+    clock_ns(ClockId::ThreadCPUTime)
+}
 
 /// Memory for a text, up to a bound.
 struct Bounded(Vec<u8>);
@@ -59,11 +67,13 @@ impl JobState {
     pub(super) fn show_before_sleep(&mut self) {
         let now_ns = self.now_ns();
         if let Some(text) = self.shown.take_text(now_ns) {
+            let begun_ns = spent_ns();
             let text = self.write_text(text, now_ns);
             self.shown.show_text(now_ns, text);
             // From here on: what the text took counts as the text's.
             let end_ns = self.now_ns();
-            self.shown.rest_of_text(now_ns, end_ns);
+            self.shown
+                .rest_of_text(spent_ns().saturating_sub(begun_ns), end_ns);
             self.show(end_ns);
         } else if self.shown.is_due_asleep(now_ns) {
             self.show(now_ns);
@@ -73,9 +83,10 @@ impl JobState {
     /// Shows the counters of this moment.
     #[cold]
     pub(super) fn show(&mut self, now_ns: u64) {
+        let begun_ns = spent_ns();
         self.shown.show(now_ns, self.rounds, &self.engine);
         let end_ns = self.now_ns();
-        self.shown.rest(now_ns, end_ns);
+        self.shown.rest(spent_ns().saturating_sub(begun_ns), end_ns);
     }
 
     /// Why calls wait, and the dump.

@@ -28,7 +28,7 @@ const SLEEPS_NS: u64 = 1_000_000;
 const TEXT_NS: u64 = 1_000_000_000;
 /// A wait that lasts so long wants a text that was written while it lasts.
 const LONG_NS: u64 = 100_000_000;
-/// What one snapshot, or one text, takes is a smaller part of an endpoint's time than one in so
+/// What one snapshot, or one text, takes is a smaller part of a processor's time than one in so
 /// many. Numbers can be shown twice in that time, as the end of a wait shows them at once: so all
 /// together takes less than 3/1024.
 const PART: u64 = 1024;
@@ -178,22 +178,23 @@ impl Shown {
         self.text_due_ns = now_ns + TEXT_NS;
     }
 
-    /// A text that was begun at `begun_ns` was shown by now.
-    pub fn rest_of_text(&mut self, begun_ns: u64, now_ns: u64) {
-        self.text_rest_ns = now_ns + least_rest_ns(begun_ns, now_ns);
+    /// A text was shown by now. It took so much of a processor: what interrupts the writing, as on
+    /// a machine of more ranks than cores, makes nothing rarer.
+    pub fn rest_of_text(&mut self, spent_ns: u64, now_ns: u64) {
+        self.text_rest_ns = now_ns + least_rest_ns(spent_ns);
     }
 
-    /// Numbers that were begun at `begun_ns` were shown by now.
-    pub fn rest(&mut self, begun_ns: u64, now_ns: u64) {
-        let least_ns = least_rest_ns(begun_ns, now_ns);
+    /// Numbers were shown by now, and took so much of a processor.
+    pub fn rest(&mut self, spent_ns: u64, now_ns: u64) {
+        let least_ns = least_rest_ns(spent_ns);
         self.due_ns = now_ns + least_ns.max(ROUNDS_NS);
         self.sleep_due_ns = now_ns + least_ns.max(SLEEPS_NS);
     }
 }
 
 /// How long what took so long is not done again.
-fn least_rest_ns(begun_ns: u64, now_ns: u64) -> u64 {
-    now_ns.saturating_sub(begun_ns).saturating_mul(PART)
+fn least_rest_ns(spent_ns: u64) -> u64 {
+    spent_ns.saturating_mul(PART)
 }
 
 /// Nanoseconds of a clock of the machine, by the C library: memory checkers do not bear what rustix

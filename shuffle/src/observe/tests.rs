@@ -163,7 +163,7 @@ fn a_text_that_took_long_is_not_written_anew_for_each_wait() {
     let (_started, mut shown) = endpoint_and_page();
     let text = shown.take_text(0).unwrap();
     shown.show_text(0, text);
-    shown.rest_of_text(0, 3_000_000);
+    shown.rest_of_text(3_000_000, 3_000_000);
     let mut note = WaitNote::default();
     shown.begin_wait(&mut note, "news", 3_000_000);
     // It lasts, and there was no text of it, but the last one took 3 ms.
