@@ -18,7 +18,6 @@ use super::schedule::sim_with_eager;
 use super::world::World;
 use crate::config::{Shares, StreamOptions};
 use crate::endpoint::WIRE_LABEL;
-use crate::error::Error;
 use crate::queue::Input;
 use crate::queue::counters::SendReason;
 use crate::route::Stage;
@@ -29,7 +28,7 @@ const REMOTE: u8 = 2;
 
 /// A job of two ranks on two nodes, whose batches take all ways: small and large slots, and
 /// segments.
-fn attacked(net: &Net) -> World {
+pub(super) fn attacked(net: &Net) -> World {
     let options = StreamOptions {
         remote_buftarget_bytes: 4000,
         given_shares: Some(Shares {
@@ -51,10 +50,16 @@ fn attacked(net: &Net) -> World {
 /// Batches above this many bytes are announced.
 const EAGER_BYTES: usize = 2000;
 
-fn network() -> Net {
+pub(super) fn network() -> Net {
+    network_of(SimOptions::default().limits.max_message_bytes)
+}
+
+/// One whose messages have so many bytes at most.
+pub(super) fn network_of(max_message_bytes: usize) -> Net {
     Net::new(SimOptions {
         limits: Limits {
             eager_bytes: EAGER_BYTES,
+            max_message_bytes,
             mover: Mover::Segments,
             ..SimOptions::default().limits
         },
@@ -63,7 +68,7 @@ fn network() -> Net {
 }
 
 /// A header as rank 0 writes it.
-fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
+pub(super) fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
     BatchHeader {
         kind,
         stream: 1,
@@ -77,7 +82,7 @@ fn header(kind: BatchKind, bytes: u32) -> BatchHeader {
 }
 
 /// The cookie of the job's headers.
-fn cookie() -> u64 {
+pub(super) fn cookie() -> u64 {
     Secret::from_bytes(SECRET).derive(WIRE_LABEL)
 }
 
@@ -618,71 +623,4 @@ fn a_run_without_records_is_an_error_that_names_its_sender() {
             "{text}"
         );
     }
-}
-
-/// A connection breaks, and takes a batch with it that the provider had taken: its sender says how
-/// many have left as long as one is not accepted, and its receiver finds that one has not come.
-#[test]
-fn a_batch_that_is_lost_on_its_way_is_an_error_that_names_the_link() {
-    let net = network();
-    let mut world = attacked(&net);
-    let pool = (net.stranger())
-        .create_pool(512, 16, Access::Arrivals)
-        .unwrap();
-    let hear = |world: &mut World, kind: BatchKind, sequence: u64| {
-        let mut buffer = pool.take().unwrap();
-        let header = BatchHeader {
-            sequence,
-            ..header(kind, 0)
-        };
-        header.write(cookie(), &mut buffer);
-        let completion = Completion::Received {
-            token: Token(0),
-            buffer,
-            bytes: BATCH_HEADER_BYTES,
-        };
-        world.complete(1, TagClass::Control, 0, completion)
-    };
-    const SECOND_NS: u64 = 1_000_000_000;
-    let mut now_ns = SECOND_NS;
-    let mut hear_again = |world: &mut World, after_s: u64| {
-        now_ns += after_s * SECOND_NS;
-        world.round(1, now_ns).unwrap();
-        hear(world, BatchKind::Control, 2)
-    };
-    // Batches 0 and 1 have left, word of which may overtake them; and they may come when the one
-    // who sends them is at work again.
-    hear_again(&mut world, 0).unwrap();
-    hear_again(&mut world, 100).unwrap();
-    for _ in 0..10 {
-        hear_again(&mut world, 5).unwrap();
-    }
-    let lost = hear_again(&mut world, 5).unwrap_err();
-    let said = lost.to_string();
-    assert!(matches!(lost, Error::LinkFailed { rank: 0, .. }), "{said}");
-    assert!(
-        said.contains("rank 0") && said.contains("batch 0 has not come"),
-        "{said}"
-    );
-}
-
-#[test]
-fn who_has_sent_what_is_not_accepted_says_so_again_and_again() {
-    let net = network();
-    let mut world = attacked(&net);
-    assert!(world.send(0, 1, 0, 100));
-    const SECOND_NS: u64 = 1_000_000_000;
-    let mut controls = Vec::new();
-    // Rank 1 does nothing, and confirms no message.
-    for second in 1..30 {
-        (0..3).for_each(|round| {
-            world.round(0, second * SECOND_NS + round).unwrap();
-        });
-        controls.push(world.stats(0).controls_sent);
-    }
-    let first = controls[0];
-    assert_eq!(controls[4], first, "{controls:?}");
-    assert_eq!(controls[6], first + 1, "{controls:?}");
-    // It has room for no more than so many that are not confirmed.
-    assert_eq!(controls.last(), Some(&(first + 2)), "{controls:?}");
 }

@@ -15,6 +15,7 @@ mod fairness;
 mod fences;
 mod limits;
 mod long_records;
+mod lost_links;
 mod membership;
 mod offers;
 mod on_demand;

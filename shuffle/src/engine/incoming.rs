@@ -62,18 +62,30 @@ impl Arrival {
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
 /// A batch that has not come is lost where later ones, or word of it, have come for so long: no
-/// fabric takes as long to mend their order.
+/// fabric takes as long to mend their order. So is what was asked for, of which no more has come
+/// while its peer was heard of for so long.
 const LOST_NS: u64 = 60_000_000_000;
 
 /// Between two messages of a peer no more than this counts of it: whoever is stopped, or computes,
 /// may have what the provider needs to bring the batch.
 const MOST_BETWEEN_NS: u64 = 6_000_000_000;
 
-/// The next batch of a link, which has not come although later ones were heard of.
+/// The next batch of a link, which has not come although later ones were heard of, or not as a
+/// whole although it was asked for.
 struct Missing {
     number: u64,
+    state: Missed,
     heard_ns: u64,
     missed_ns: u64,
+}
+
+/// What a peer has sent, or was asked for, and does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// Its batch, or the announcement of that.
+    Batch,
+    /// What it has announced, of which so many bytes are here.
+    Announced { came: usize },
 }
 
 /// Receiving side of one link, made when the link is first used.
@@ -187,26 +199,35 @@ impl Incoming {
         self.in_record && self.window.is_empty() && self.receiving.large_outstanding() == 0
     }
 
-    /// The peer has sent all batches before this number: the next one of them, where that has been
-    /// missing for so long that it comes no more.
-    pub fn misses(&mut self, before: u64, now_ns: u64) -> Option<u64> {
+    /// The peer has sent all batches before this number, and lives: the next one of them, where
+    /// that has been missing, or did not grow, for so long that it comes no more.
+    pub fn misses(&mut self, before: u64, now_ns: u64) -> Option<(u64, Missed)> {
         let next = self.window.next();
-        if self.is_lost || next >= before || self.window.peek().is_some() {
+        let state = match self.window.peek() {
+            None if next < before => Some(Missed::Batch),
+            Some(Arrival::Fetching) => Some(Missed::Announced { came: 0 }),
+            Some(Arrival::Record(record)) => {
+                (record.awaited()).map(|came| Missed::Announced { came })
+            }
+            _ => None,
+        };
+        let Some(state) = state.filter(|_| !self.is_lost) else {
             self.missing = None;
             return None;
-        }
-        let missing = self.missing.take().filter(|missing| missing.number == next);
-        let (before_ns, missed_ns) = match missing {
+        };
+        let is_it = |missing: &Missing| missing.number == next && missing.state == state;
+        let (before_ns, missed_ns) = match self.missing.take().filter(is_it) {
             Some(missing) => (missing.heard_ns, missing.missed_ns),
             None => (now_ns, 0),
         };
         let missed_ns = missed_ns + now_ns.saturating_sub(before_ns).min(MOST_BETWEEN_NS);
         self.missing = Some(Missing {
             number: next,
+            state,
             heard_ns: now_ns,
             missed_ns,
         });
-        (missed_ns >= LOST_NS).then_some(next)
+        (missed_ns >= LOST_NS).then_some((next, state))
     }
 
     /// Batches wait for slots of the peer's, and it has granted none: it is asked, and again by

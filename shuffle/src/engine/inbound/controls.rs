@@ -8,6 +8,7 @@ use trihop_transport::protocol::wire::{BATCH_HEADER_BYTES, BatchHeader, BatchKin
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{CONTROL_BYTES, Links, Unposted};
+use crate::engine::incoming::Missed;
 use crate::engine::queues::Queues;
 use crate::error::{Error, Result};
 use crate::queue::remotes::Remotes;
@@ -104,14 +105,15 @@ impl Links {
         now_ns: u64,
     ) -> Result<()> {
         let missed = self.incoming[index].misses(header.sequence, now_ns);
-        let Some(number) = missed else {
+        let Some((number, missed)) = missed else {
             return Ok(());
         };
         let rank = header.source.0;
-        let why = format!(
-            "its batch {number} has not come, and word that it was sent came a minute ago: a \
-             connection may have broken"
-        );
+        let what = match missed {
+            Missed::Batch => "has not come, and word that it was sent came a minute ago",
+            Missed::Announced { .. } => "was announced, and nothing more of it came for a minute",
+        };
+        let why = format!("its batch {number} {what}: a connection may have broken");
         Err(trihop_transport::Error::LinkFailed { rank, why }.into())
     }
 

@@ -166,6 +166,11 @@ impl Pulled {
         format!("a long record, {into}, {came} of {bytes} bytes have come")
     }
 
+    /// Bytes that have come, where more were asked for.
+    pub fn awaited(&self) -> Option<usize> {
+        (self.came < self.asked).then_some(self.came)
+    }
+
     /// The first part, where it is here: it has moved on, or is given up.
     fn take_part(&mut self) -> Option<Part> {
         match &mut self.into {
