@@ -142,7 +142,10 @@ impl Links {
                     self.fetch_refused = true;
                     break;
                 }
-                Err(PostError::Failed(_, error)) => return Err(error.into()),
+                Err(PostError::Failed(_, error)) => {
+                    self.fetches.end(slot);
+                    return Err(error.into());
+                }
             }
         }
         Ok(())

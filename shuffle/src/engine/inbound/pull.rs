@@ -293,12 +293,12 @@ impl Puller<'_> {
             };
             let from = record.asked;
             let buffer = lender.take(from, bytes).expect("parts follow each other");
-            if let Some(buffer) = self.post(record, slot, buffer, bytes)? {
+            if let Err((buffer, error)) = self.post(record, slot, buffer, bytes) {
                 if let Goes::Block(lender) = &mut record.into {
                     lender.put_back(from, buffer);
                 }
                 self.refused = true;
-                return Ok(Asked::PARTLY);
+                return error.map_or(Ok(Asked::PARTLY), Err);
             }
             *self.parts += 1;
             *self.more += usize::from(is_more);
@@ -326,8 +326,9 @@ impl Puller<'_> {
                 break;
             };
             let from = record.asked;
-            if self.post(record, slot, buffer, bytes)?.is_some() {
+            if let Err((_, error)) = self.post(record, slot, buffer, bytes) {
                 self.refused = true;
+                error.map_or(Ok(()), Err)?;
                 break;
             }
             if let Goes::Parts(parts) = &mut record.into {
@@ -352,14 +353,15 @@ impl Puller<'_> {
         })
     }
 
-    /// Posts what takes the next part; gives the buffer back where the provider has no room.
+    /// Posts what takes the next part; gives the buffer back where the provider has no room, or with
+    /// an error of its.
     fn post(
         &mut self,
         record: &mut Pulled,
         slot: usize,
         buffer: Buffer,
         bytes: usize,
-    ) -> Result<Option<Buffer>> {
+    ) -> std::result::Result<(), (Buffer, Option<Error>)> {
         let (stream, number, from) = (self.identity.stream, slot as u32, record.asked);
         let posted = match record.mover {
             Mover::Read => {
@@ -377,14 +379,13 @@ impl Puller<'_> {
                     .post_receive(tag, buffer, token(stream, class, number))
             }
         };
-        match posted {
-            Ok(()) => {}
-            Err(PostError::WouldBlock(buffer)) => {
-                self.fetches.end(slot);
-                return Ok(Some(buffer));
+        posted.map_err(|refused| {
+            self.fetches.end(slot);
+            match refused {
+                PostError::WouldBlock(buffer) => (buffer, None),
+                PostError::Failed(buffer, error) => (buffer, Some(error.into())),
             }
-            Err(PostError::Failed(_, error)) => return Err(error.into()),
-        }
+        })?;
         record.asked += bytes;
         if record.mover == Mover::Segments {
             self.notices.push(ClearToSend {
@@ -394,7 +395,7 @@ impl Puller<'_> {
                 bytes: (bytes as u32).into(),
             });
         }
-        Ok(None)
+        Ok(())
     }
 }
 
