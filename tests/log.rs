@@ -223,13 +223,27 @@ fn what_is_given_up_at_the_end_is_heard_of_without_logs() {
         for _ in 0..3 {
             given_up.send(trihop::Rank(0), 0, b"").unwrap();
         }
+        let channels = job.channels("left").open().unwrap();
+        let limits = trihop::ChannelLimits::default();
+        let _semaphore = channels.semaphore(1, 1, limits).unwrap();
+        let left = channels.create(limits).unwrap();
+        let (when, until) = (
+            trihop::channel::Return::WhenDeposited,
+            trihop::channel::Timeout::Never,
+        );
+        left.send(0, b"nobody's", when, until).unwrap();
+        channels.shutdown().unwrap();
         job.shutdown().unwrap();
     };
     let test = "what_is_given_up_at_the_end_is_heard_of_without_logs";
     if let Some(output) = process(test, &[], part) {
         let text = stderr(&output);
-        let warning = "rank 0: 3 records of `given up` were not taken before its end";
-        assert!(text.contains(warning), "{text}");
+        for warning in [
+            "rank 0: 3 records of `given up` were not taken before its end",
+            "rank 0: 1 messages of `left` were not taken before its end",
+        ] {
+            assert!(text.contains(warning), "{text}");
+        }
     }
 }
 

@@ -17,18 +17,17 @@ pub(crate) mod queues;
 pub(crate) mod reasons;
 pub(crate) mod rounds;
 pub(crate) mod sink;
+pub(crate) mod untaken;
 mod waiting;
 
 use std::sync::Arc;
 
 use trihop_transport::link::{Completion, Link};
-use trihop_transport::notice;
 use trihop_transport::protocol::tags::TagClass;
 pub(crate) use trihop_transport::protocol::wire::BadRun;
 use trihop_transport::protocol::wire::RUN_HEADER_BYTES;
 use trihop_transport::ring::Inbox;
 use trihop_transport::ring::census::{COLOURS, Counts};
-use trihop_transport::sync::{PoisonError, StaticMutex};
 use trihop_transport::topology::{Rank, Topology};
 
 use crate::config::{PoolLimits, StreamOptions};
@@ -230,10 +229,6 @@ pub(crate) struct StreamState {
     /// Memory for the run of a message that this rank sends to itself and handles at once.
     pub own_run: Vec<u64>,
 }
-
-/// Notices of this process about records that were not taken.
-static SAID: StaticMutex<u32> = StaticMutex::new(0);
-const MOST_SAID: u32 = 8;
 
 impl StreamState {
     /// The stream was closed on all ranks, and another one takes its place: what it has counted
@@ -525,21 +520,6 @@ impl StreamState {
 
     /// So many records were still to be taken when the stream, or the job, ended.
     pub fn warn_of_lost(&self, lost: u64) {
-        if lost > 0 {
-            tracing::warn!(
-                stream = self.name,
-                lost,
-                "records were not taken before the end"
-            );
-            let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-            if *said < MOST_SAID {
-                *said += 1;
-                notice::unless_logged(format_args!(
-                    "rank {}: {lost} records of `{}` were not taken before its end",
-                    self.topology.rank(),
-                    self.name
-                ));
-            }
-        }
+        untaken::warn(self.topology.rank(), "records", &self.name, lost);
     }
 }

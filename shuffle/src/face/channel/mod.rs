@@ -27,6 +27,7 @@ mod wire;
 use trihop_transport::sync::Arc;
 use trihop_transport::topology::Rank;
 
+use crate::engine::untaken;
 use crate::error::{Error, Result};
 use crate::face::shuffle::Shuffle;
 use crate::job::JobState;
@@ -338,14 +339,8 @@ impl<S: Seat> Channels<S> {
     pub fn shutdown(self) -> Result<()> {
         self.check_may_end()?;
         self.ask_unasked()?;
-        let lost = self.at_owner(Owner::leave);
-        if lost > 0 {
-            tracing::warn!(
-                channels = self.name(),
-                lost,
-                "messages that nobody took are dropped"
-            );
-        }
+        let lost = self.at_owner(Owner::leave) as u64;
+        untaken::warn(self.rank(), "messages", self.name(), lost);
         self.end()
     }
 
