@@ -1233,7 +1233,7 @@ const char *trihop_version(void);
 //
 // Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
 // where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
-// Threads: any. A process can be in several jobs, if its launcher knows how.
+// Threads: any. A process can be in several jobs, if its launcher knows how: PMI-1 does not.
 trihop_status_t trihop_init(int32_t seat,
                             const struct trihop_options_t *options,
                             struct trihop_job_t **job);
@@ -1250,9 +1250,10 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 // that wait for `trihop_stream_take`, or come for it until then, are given up; how many is said to
 // logs, or on standard error where there are none. Collective over all ranks.
 //
-// The job is gone afterwards, whatever is returned, with two exceptions: inside a handler the
-// call is refused with `TRIHOP_ERR_NESTED`, and where contributors of this rank are not done in
-// a step of a stream, with `TRIHOP_ERR_MISUSE`. Handles of its streams remain valid, answer
+// The job is gone afterwards, whatever is returned, but where the call is refused: inside a handler
+// with `TRIHOP_ERR_NESTED`; with `TRIHOP_ERR_MISUSE` while contributors of this rank are not done
+// in a step of a stream, or an end of all streams that was started is not waited for, and of an
+// inline job on another thread than that which has started it. Handles of its streams remain valid, answer
 // `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
 // Threads: any, but no other call on the job may be under way or follow. After
 // `trihop_init_custom` the allgather is called on this thread.
@@ -1717,6 +1718,10 @@ trihop_status_t trihop_stream_try_broadcast(const struct trihop_stream_t *stream
 // of all ranks are counted, another rank may find that, and the job ends with
 // `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
 // That none is done, 0, may be said at any time.
+//
+// That the last one of this rank is done is passed on at once. Where those of all ranks are counted
+// so are the first 16 calls of a step; of more, on an inline job, with what is sent, or at the next
+// call that makes progress.
 //
 // Threads: any, and inside handlers.
 trihop_status_t trihop_stream_done(const struct trihop_stream_t *stream, uint64_t contributors);

@@ -145,6 +145,16 @@ fn under_mpich_on_one_node() {
 }
 
 #[test]
+fn a_second_job_of_a_process_is_refused_by_name_under_mpich() {
+    if let Some(ended) = under(&[hydra(), "-n", "2"], &["--times", "2"]) {
+        assert_ne!(ended.status, 0);
+        for said in ["has left a job before", "PMI-1 take a process once"] {
+            assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
 fn under_mpich_on_two_nodes() {
     let two = [
         "-launcher",

@@ -32,6 +32,11 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
     let why =
         "an exception left the scope of the job; what trihop called here threw last: on purpose";
     assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    // Who has thrown it outside of handlers says so itself, before it ends.
+    let ended = launch(&["-n", "3"], &program, &["threaded", "own"]);
+    assert_ne!(ended.status, 0);
+    let said = "a mistake of its own\n";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 
 #[test]

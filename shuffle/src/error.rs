@@ -6,6 +6,14 @@ use std::fmt;
 use trihop_transport::Error as TransportError;
 use trihop_transport::protocol::wire::BadRun;
 
+/// What a misuse is about, by the name that it has.
+fn whose(name: &str) -> String {
+    match name {
+        "" => "the job".to_owned(),
+        name => format!("stream `{name}`"),
+    }
+}
+
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -105,9 +113,9 @@ macro_rules! declare {
             Closed(String),
             /// A call that makes no sense after those before it: two ends of a step at once, or the
             /// end of none. Nothing was done.
-            #[error("stream `{name}`: {why}")]
+            #[error("{}: {why}", whose(.name))]
             Misuse {
-                /// Name of the stream.
+                /// Name of the stream; none where it is about all of the job.
                 name: String,
                 /// What does not go together, and the remedy.
                 why: String,

@@ -222,17 +222,19 @@ pub unsafe extern "C" fn trihop_conveyor_pull_many(
 ) -> trihop_status_t {
     let pull = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for null or a place for a pointer.
-        let place = unsafe { argument::place(items, "item")? };
+        let place = unsafe { argument::place(items, "items")? };
+        // SAFETY: the header asks for null or a place for a number.
+        let count = unsafe { argument::place(count, "count")? };
+        if most == 0 {
+            return Err(Failure::argument("`most` is 0: no item would be pulled"));
+        }
         either!(open.settle(), conveyor => {
             let item_bytes = conveyor.item_bytes();
             let Some((from, bytes)) = conveyor.pull(most)? else {
                 return Ok(false);
             };
             *place = bytes.as_ptr().cast();
-            // SAFETY: the header asks for null or a place for a number.
-            if let Some(place) = unsafe { count.as_mut() } {
-                *place = bytes.len() / item_bytes;
-            }
+            *count = bytes.len() / item_bytes;
             // SAFETY: as above.
             if let Some(place) = unsafe { source.as_mut() } {
                 *place = from.0;

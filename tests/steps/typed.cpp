@@ -639,7 +639,10 @@ int main(int argc, char **argv) {
         collectives(job);
         if (job.rank() == 0)
             std::cout << "ok" << std::endl;
-        if (argc > 2) {
+        if (argc > 2 && std::string(argv[2]) == "own") {
+            if (job.rank() == 1)
+                throw std::runtime_error("a mistake of its own");
+        } else if (argc > 2) {
             trihop::Stream<int> stream(job, "left by an exception", [](int) { throw std::runtime_error("on purpose"); });
             stream.push(job.rank(), 1);
             stream.fence();

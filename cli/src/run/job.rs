@@ -79,6 +79,8 @@ struct Job {
     /// Ranks were asked to end, and are killed at this time.
     kill_at: Option<Instant>,
     killed: bool,
+    /// A rank that has aborted the job says why itself, and is asked to end at this time.
+    aborts: Option<(usize, Instant)>,
     /// By which signal they were first asked to, and when.
     signalled: Option<(Signal, Instant)>,
     /// It was said who has not ended then.
@@ -101,6 +103,9 @@ struct Suspect {
 
 /// From the end of a killed process's connections to its own there is little to do for the kernel.
 const KILLED: Duration = Duration::from_millis(200);
+
+/// So long a rank that has aborted the job has to write what it has to say, and to end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// An agent that is asked to end once its ranks have is given as long.
 const RELEASED: Duration = Duration::from_secs(60);
@@ -173,6 +178,7 @@ impl Job {
             suspect: None,
             kill_at: None,
             killed: false,
+            aborts: None,
             signalled: None,
             has_said_who: false,
             networks: None,
@@ -362,11 +368,15 @@ impl Job {
                 Effect::Reply { rank, reply } => self.reply(rank, &reply),
                 Effect::Abort { rank, status, why } => {
                     let status = if status & 0xff == 0 { 1 } else { status & 0xff };
+                    let process = self.process_of(rank);
+                    if self.failure.is_none() {
+                        self.aborts = Some((process, Instant::now() + LAST_WORDS));
+                    }
                     self.fail(
                         status,
                         &format!(
                             "{} aborted the job with status {status}: {}",
-                            self.name_of(self.process_of(rank)),
+                            self.name_of(process),
                             Escaped(why.as_bytes())
                         ),
                     );
@@ -547,11 +557,17 @@ impl Job {
         }
         self.failure = Some(status);
         self.kill_at = Some(Instant::now() + self.spec.grace);
-        for process in &self.processes[..self.ranks] {
-            process.signal(Signal::TERM);
-            // A stopped rank takes its SIGTERM only when it goes on.
-            process.signal(Signal::CONT);
+        let aborts = self.aborts.map(|(process, _)| process);
+        for at in (0..self.ranks).filter(|&at| Some(at) != aborts) {
+            self.ask_to_end(at);
         }
+    }
+
+    fn ask_to_end(&self, process: usize) {
+        let process = &self.processes[process];
+        process.signal(Signal::TERM);
+        // A stopped rank takes its SIGTERM only when it goes on.
+        process.signal(Signal::CONT);
     }
 
     fn kill(&mut self) {

@@ -44,8 +44,8 @@ SIGNALS
   kills them. (The same one within 0.3 seconds is the first: timeout sends it twice.) Ranks
   start with these signals unblocked and with their default effect, also where the launcher was
   started with them ignored (by nohup, say; setsid keeps a hang-up away). When a rank fails, the
-  others get SIGTERM and, 5 seconds later, SIGKILL. What a rank has started in its process group
-  ends with it.
+  others get SIGTERM and, 5 seconds later, SIGKILL; one that has aborted the job is left half a
+  second before that, to say why. What a rank has started in its process group ends with it.
 
 EXIT STATUS
   0        every rank exited with 0, and every agent did or was ended by us

@@ -10,6 +10,7 @@ mod steps;
 mod windows;
 
 pub(crate) use gathered::Gathered;
+pub(crate) use steps::Urgency;
 pub(crate) use windows::Pushes;
 
 use std::sync::Arc;
@@ -106,6 +107,8 @@ pub(crate) struct Outbound {
     /// Contributors of the next step that handlers have called done: what others send in it may
     /// come before it begins here.
     early: u64,
+    /// Calls by which contributors of the step were done.
+    dones: u32,
     /// One of these, or the step is ending: looked at by each send of the application.
     refuses: bool,
 }
@@ -160,6 +163,7 @@ impl Outbound {
             is_ending: false,
             contribution: Contribution::None,
             early: 0,
+            dones: 0,
             refuses: false,
         }
     }

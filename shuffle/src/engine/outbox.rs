@@ -108,7 +108,10 @@ impl<'a> Outbox<'a> {
     /// # Errors
     /// As that.
     pub fn done(&mut self, contributors: u64) -> Result<()> {
-        self.outs[self.stream].done_in_handler(contributors)
+        // The handler was called in a round of progress, which passes it on.
+        self.outs[self.stream]
+            .done_in_handler(contributors)
+            .map(drop)
     }
 
     #[inline(always)] // as its callers' fast path

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
+use trihop_transport::notice;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
@@ -65,6 +66,22 @@ struct Leaving {
     target: Rank,
     item: Vec<u64>,
     bytes: usize,
+}
+
+/// Nobody else knows of what it holds.
+impl Drop for MergingTable {
+    fn drop(&mut self) {
+        let held = match &mut self.table {
+            Lent::ToOneThread(table) => table.get_mut().held,
+            Lent::ToAny(table) => table.get_mut().unwrap_or_else(PoisonError::into_inner).held,
+        };
+        if held > 0 && !std::thread::panicking() {
+            tracing::warn!(held, "merged items are dropped with their table");
+            notice::unless_logged(format_args!(
+                "{held} merged items are dropped with their table: flush it before the stream ends"
+            ));
+        }
+    }
 }
 
 impl MergingTable {

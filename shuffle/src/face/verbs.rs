@@ -142,6 +142,10 @@ macro_rules! common_verbs {
             /// has begun here, or once all that count here are done, counts in the next one. That
             /// none is done, 0, may be said at any time.
             ///
+            /// That the last one of this rank is done is passed on at once. Where those of all ranks
+            /// are counted so are the first 16 calls of a step; of more, on an inline job, with what
+            /// is sent, or at the next call that makes progress.
+            ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors
             /// than there are: where those of all ranks are counted, it may be another rank that

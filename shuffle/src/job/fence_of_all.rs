@@ -42,7 +42,7 @@ impl JobState {
             Some(fence) if way == Way::Waited => return Ok(fence.number),
             Some(_) => {
                 let why = format!("{what} gave way to deliveries: call it again until it is over");
-                return Err(Error::misuse("job", why));
+                return Err(Error::misuse("", why));
             }
             None => {}
         }
@@ -78,7 +78,7 @@ impl JobState {
     pub fn is_fence_over(&mut self) -> Result<bool> {
         let Some(fence) = &mut self.parked.of_all else {
             let why = "no fence of all streams is under way: start one first";
-            return Err(Error::misuse("job", why));
+            return Err(Error::misuse("", why));
         };
         let is_over = fence.poll(&mut self.engine);
         if !is_over {
@@ -108,7 +108,7 @@ impl JobState {
             Some(fence) if fence.way == Way::Started => {
                 let why =
                     format!("{what} while a fence of all streams is started: wait for that first");
-                Err(Error::misuse("job", why))
+                Err(Error::misuse("", why))
             }
             _ => Ok(()),
         }

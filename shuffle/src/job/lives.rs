@@ -310,7 +310,7 @@ impl JobState {
         if !self.engine.topology.has_agents() {
             let why = "ranks that have no agent relay for others: a job goes on without some only \
                        where each node has an agent";
-            return Err(Error::misuse("job", why));
+            return Err(Error::misuse("", why));
         }
         self.lives.board.go_on();
         Ok(())

@@ -5,6 +5,7 @@ use std::task::Waker;
 use super::Seating;
 use super::calls::{Handle, check_open, check_undelivered};
 use super::collective::pass_on_results;
+use crate::engine::outbound::Urgency;
 use crate::error::{Error, Result};
 use crate::job::{JobState, Way};
 use crate::terminate::End;
@@ -25,7 +26,7 @@ impl<S: Seating> Handle<S> {
 
     /// Begins the end of a step; its number.
     fn begin_by(&self, end: End, begin: impl FnOnce(&mut JobState) -> Result<u64>) -> Result<u64> {
-        self.seat.with(end_call(end), |job| {
+        self.seat.with(start_call(end), |job| {
             let (state, out) = job.engine.stream(self.id)?;
             check_open(state, out)?;
             tracing::trace!(stream = state.name, "{end}");
@@ -73,7 +74,7 @@ impl<S: Seating> Handle<S> {
         let mut keep = keep.transpose()?;
         if let Some(before) = before {
             let may_start = || {
-                self.seat.with(end_call(end), |job| {
+                self.seat.with(start_call(end), |job| {
                     let (state, out) = job.engine.stream(self.id)?;
                     check_open(state, out)?;
                     job.check_may_end(self.id, end, Way::Started)?;
@@ -98,7 +99,7 @@ impl<S: Seating> Handle<S> {
         match self.seat.is_at_end() {
             // Nothing is waited for, and who waits for the step that is over may be in the way.
             true => call(),
-            false => (self.seat).one_at_a_time(Some(&self.of), end_call(end), call),
+            false => (self.seat).one_at_a_time(Some(&self.of), start_call(end), call),
         }
     }
 
@@ -149,17 +150,23 @@ impl<S: Seating> Handle<S> {
 
     /// Has contributors of the step that has begun be done.
     pub(crate) fn done(&self, count: u64) -> Result<()> {
-        self.seat.with("the end of a contribution", |job| {
+        let is_due = self.seat.with("the end of a contribution", |job| {
             let out = job.engine.out(self.id)?;
-            match self.seat.is_in_handler() && !self.seat.is_at_end() {
+            let urgency = match self.seat.is_in_handler() && !self.seat.is_at_end() {
                 true => out.done_in_handler(count)?,
                 false => out.done(count)?,
+            };
+            let is_due = urgency == Urgency::Now || out.count_call();
+            if urgency != Urgency::None {
+                // Others may wait for it while this rank computes.
+                job.bell.ring();
             }
-            // Others may wait for it while this rank computes.
-            job.bell.ring();
-            Ok(())
+            Ok(is_due)
         })?;
-        self.seat.progress_in_passing()
+        match is_due {
+            true => self.seat.progress_in_passing(),
+            false => Ok(()),
+        }
     }
 
     /// As [`Handle::test`], of the end with this number, which is over too where somebody else has
@@ -250,5 +257,13 @@ fn end_call(end: End) -> &'static str {
         End::Round => "a round",
         End::Fence => "a fence",
         End::Completion(_) => "the end of a step",
+    }
+}
+
+/// The call by which that starts.
+fn start_call(end: End) -> &'static str {
+    match end {
+        End::Completion(_) => "the beginning of a step",
+        End::Round | End::Fence => end_call(end),
     }
 }

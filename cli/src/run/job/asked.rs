@@ -24,7 +24,8 @@ impl Job {
         let limit = self.time_limit.filter(|_| self.failure.is_none());
         let suspect = self.suspect.as_ref().map(|suspect| suspect.counts_at);
         let suspect = suspect.filter(|_| self.failure.is_none());
-        let all = [kill_at, limit, suspect, self.say_who_at()];
+        let aborts = self.aborts.map(|(_, at)| at);
+        let all = [kill_at, limit, suspect, aborts, self.say_who_at()];
         let next = all.into_iter().flatten().min()?;
         // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
         // it returns.
@@ -110,6 +111,9 @@ impl Job {
         if suspect.is_some_and(|suspect| now >= suspect.counts_at) {
             self.end_by_suspect();
             self.release_agents();
+        }
+        if let Some((process, _)) = self.aborts.take_if(|(_, at)| now >= *at) {
+            self.ask_to_end(process);
         }
         if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
             self.kill();

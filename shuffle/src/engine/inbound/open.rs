@@ -175,11 +175,12 @@ impl Links {
         let offered = most.saturating_sub(plan.posted);
         let slots = plan.slots(offered, mover).map_err(|least| {
             let why = format!(
-                "{links} links need {least} more, and {} offers {offered}; open fewer streams, start more ranks per node \
-                 (each then has fewer links), or choose another provider",
+                "a stream of {links} links needs {least} receives, and {} has {offered} left beside those of other \
+                 streams; have fewer open at once, start more ranks per node (each then has fewer links), or choose \
+                 another provider",
                 link.name()
             );
-            Error::config("posted receives", why)
+            Error::config("provider", why)
         })?;
         let classes = [
             (TagClass::Control, CONTROL_BYTES, slots.controls),
@@ -261,8 +262,8 @@ fn post_pool(
         link.poll(completions)?;
     }
     Err(Error::config(
-        "posted receives",
-        format!("{} takes {left} fewer than it offers", link.name()),
+        "provider",
+        format!("{} takes {left} receives fewer than it offers", link.name()),
     ))
 }
 

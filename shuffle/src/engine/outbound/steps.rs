@@ -5,6 +5,20 @@ use super::Outbound;
 use crate::engine::contribution::{Contribution, Contributors};
 use crate::error::{Error, Result};
 
+/// Of so many calls by which contributors are done in a step each is passed on at once, where that
+/// counts on other ranks; of more, with what is sent.
+const PROMPT_CALLS: u32 = 16;
+
+/// How soon others are to hear that contributors are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// They need not, or will with what was said before.
+    None,
+    /// At the next round of progress, whoever makes it.
+    Soon,
+    Now,
+}
+
 impl Outbound {
     /// The application sends nothing until the step is over, or may again.
     pub fn set_ending(&mut self, is_ending: bool) {
@@ -22,21 +36,21 @@ impl Outbound {
             let why = format!("{why}, as handlers have said before the step");
             Error::misuse(&self.name, why)
         })?;
-        self.early = 0;
+        (self.early, self.dones) = (0, 0);
         self.set_contribution(contribution);
         Ok(())
     }
 
     /// As [`Outbound::done`], by a handler: where no step is under way here that waits for it, it
     /// is one of the next.
-    pub fn done_in_handler(&mut self, count: u64) -> Result<()> {
+    pub fn done_in_handler(&mut self, count: u64) -> Result<Urgency> {
         if self.contribution.waits() {
             return self.done(count);
         }
         let early = self.early.checked_add(count);
         let why = || format!("{} and {count} contributors are done", self.early);
         self.early = early.ok_or_else(|| Error::misuse(&self.name, why()))?;
-        Ok(())
+        Ok(Urgency::None)
     }
 
     /// So many contributors of the step have sent what they have to send. A rank without any may
@@ -44,15 +58,23 @@ impl Outbound {
     ///
     /// # Errors
     /// [`Error::Misuse`] without a step, and for more than there are.
-    pub fn done(&mut self, count: u64) -> Result<()> {
+    pub fn done(&mut self, count: u64) -> Result<Urgency> {
         self.check_open()?;
         if count == 0 {
-            return Ok(());
+            return Ok(Urgency::None);
         }
         let said = self.contribution.done(count);
         said.map_err(|why| Error::misuse(&self.name, why))?;
-        self.set_ending(self.contribution.is_complete());
-        Ok(())
+        if self.contribution.is_complete() {
+            self.set_ending(true);
+            return Ok(Urgency::Now);
+        }
+        self.dones = self.dones.saturating_add(1);
+        Ok(match self.contribution {
+            Contribution::All { .. } if self.dones <= PROMPT_CALLS => Urgency::Now,
+            Contribution::All { done } if done == count => Urgency::Soon,
+            _ => Urgency::None,
+        })
     }
 
     /// Refuses the end of the stream while contributors of this rank are not done: nobody else

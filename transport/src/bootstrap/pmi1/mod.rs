@@ -17,6 +17,7 @@ use super::hosts::{self, Store};
 use super::socket::{Broken, LauncherSocket};
 use super::{Bootstrap, KEY_BYTES_MAX, Launcher, check_key, check_value, next_session};
 use crate::error::{Error, Result};
+use crate::sync::{PoisonError, StaticMutex};
 use crate::topology::{Rank, Topology};
 
 /// Environment variable of the launcher: descriptor number of the connection.
@@ -35,6 +36,62 @@ const FULL_KEY_BYTES_MAX: usize = 7 + 10 + 1 + 10 + 1 + KEY_BYTES_MAX + 1 + 2;
 pub struct Pmi1 {
     session: Session,
     topology: Topology,
+    /// The process's own, where it has joined by the descriptor that it was started with.
+    visit: Option<Visit>,
+}
+
+/// How this process stands with its launcher, by the descriptor that it was started with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Visits {
+    None,
+    UnderWay,
+    /// It has taken leave, upon which launchers close the connection.
+    Over,
+}
+
+static VISITS: StaticMutex<Visits> = StaticMutex::new(Visits::None);
+
+/// The time that a process without MPI is with its launcher, one at a time.
+#[derive(Debug)]
+struct Visit {
+    before: Visits,
+}
+
+impl Visit {
+    fn begin() -> Result<Self> {
+        let mut visits = VISITS.lock().unwrap_or_else(PoisonError::into_inner);
+        match *visits {
+            Visits::UnderWay => Err(once("this process is in a job already")),
+            before => {
+                *visits = Visits::UnderWay;
+                Ok(Self { before })
+            }
+        }
+    }
+
+    /// What has kept it from beginning.
+    fn explain(&self, error: Error) -> Error {
+        match self.before {
+            Visits::Over => once(&format!("this process has left a job before ({error})")),
+            _ => error,
+        }
+    }
+
+    fn end(&mut self) {
+        self.before = Visits::Over;
+    }
+}
+
+fn once(why: &str) -> Error {
+    let rule = "launchers that speak PMI-1 take a process once; have one job for as long as it lives, or \
+                initialise MPI before, which keeps the connection";
+    Error::config(ENV_DESCRIPTOR, format!("{why}, and {rule}"))
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        *VISITS.lock().unwrap_or_else(PoisonError::into_inner) = self.before;
+    }
 }
 
 impl Pmi1 {
@@ -49,11 +106,17 @@ impl Pmi1 {
         }
         let me = Rank(number("PMI_RANK", ENV_DESCRIPTOR)?);
         let size = number("PMI_SIZE", ENV_DESCRIPTOR)?;
+        let shared = mpi::is_active();
+        let visit = if shared { None } else { Some(Visit::begin()?) };
         let socket = LauncherSocket::inherited(ENV_DESCRIPTOR, wait)?;
-        Self::join(
-            Session::open(socket, me, next_session(), mpi::is_active())?,
-            size,
-        )
+        let opened = Session::open(socket, me, next_session(), shared);
+        let session = opened.map_err(|error| match &visit {
+            Some(visit) => visit.explain(error),
+            None => error,
+        })?;
+        let mut joined = Self::join(session, size)?;
+        joined.visit = visit;
+        Ok(joined)
     }
 
     /// Speaks over a connection that was handed over otherwise than by the environment, as rank
@@ -98,7 +161,11 @@ impl Pmi1 {
             }
             _ => hosts::exchange(&mut session, "pmi1", size, me)?,
         };
-        Ok(Self { session, topology })
+        Ok(Self {
+            session,
+            topology,
+            visit: None,
+        })
     }
 }
 
@@ -143,6 +210,9 @@ impl Bootstrap for Pmi1 {
     fn finalize(&mut self) -> Result<()> {
         if self.session.shared || mpi::is_active() {
             return Ok(());
+        }
+        if let Some(visit) = &mut self.visit {
+            visit.end();
         }
         self.session
             .ask("cmd=finalize\n", "finalize_ack", "taking leave", |_| Ok(()))
