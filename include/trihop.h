@@ -1233,7 +1233,8 @@ const char *trihop_version(void);
 //
 // Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
 // where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
-// Threads: any. A process can be in several jobs, if its launcher knows how: PMI-1 does not.
+// Threads: any. A process can be in several jobs, if its launcher knows how: PMI-1 does
+// where MPI is initialised.
 trihop_status_t trihop_init(int32_t seat,
                             const struct trihop_options_t *options,
                             struct trihop_job_t **job);
@@ -1250,11 +1251,12 @@ trihop_status_t trihop_job_options(const struct trihop_job_t *job,
 // that wait for `trihop_stream_take`, or come for it until then, are given up; how many is said to
 // logs, or on standard error where there are none. Collective over all ranks.
 //
-// The job is gone afterwards, whatever is returned, but where the call is refused: inside a handler
-// with `TRIHOP_ERR_NESTED`; with `TRIHOP_ERR_MISUSE` while contributors of this rank are not done
-// in a step of a stream, or an end of all streams that was started is not waited for, and of an
-// inline job on another thread than that which has started it. Handles of its streams remain valid, answer
-// `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
+// The job is gone afterwards, whatever is returned, but where the call is refused: inside a
+// handler with `TRIHOP_ERR_NESTED`; with `TRIHOP_ERR_MISUSE` while contributors of this rank are
+// not done in a step of a stream, or an end of all streams that was started is not waited for, and
+// on another thread than that which has started an inline job. Handles of its streams remain
+// valid, answer `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their
+// memory.
 // Threads: any, but no other call on the job may be under way or follow. After
 // `trihop_init_custom` the allgather is called on this thread.
 trihop_status_t trihop_finalize(struct trihop_job_t *job);
@@ -1719,9 +1721,9 @@ trihop_status_t trihop_stream_try_broadcast(const struct trihop_stream_t *stream
 // `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
 // That none is done, 0, may be said at any time.
 //
-// That the last one of this rank is done is passed on at once. Where those of all ranks are counted
-// so are the first 16 calls of a step; of more, on an inline job, with what is sent, or at the next
-// call that makes progress.
+// The call makes a round of progress where it is the last of this rank's, and, where those of
+// all ranks are counted, if it is one of the first 16 of a step. Later ones are passed on by the
+// next call that makes progress; with threads, by the progress thread.
 //
 // Threads: any, and inside handlers.
 trihop_status_t trihop_stream_done(const struct trihop_stream_t *stream, uint64_t contributors);
@@ -1895,7 +1897,8 @@ trihop_status_t trihop_conveyor_pull(struct trihop_conveyor_t *conveyor,
                                      uint32_t *source);
 
 // As `trihop_conveyor_pull`, for items of one source that lie one behind the other: at most
-// `most`. Stores how many in `count`.
+// `most`. Stores how many in `count`. Fails with `TRIHOP_ERR_INVALID_ARGUMENT` where `most` is 0 or
+// `count` null.
 //
 // Threads: as `trihop_conveyor_t` says.
 trihop_status_t trihop_conveyor_pull_many(struct trihop_conveyor_t *conveyor,

@@ -239,8 +239,8 @@ fn what_is_given_up_at_the_end_is_heard_of_without_logs() {
     if let Some(output) = process(test, &[], part) {
         let text = stderr(&output);
         for warning in [
-            "rank 0: 3 records of `given up` were not taken before its end",
-            "rank 0: 1 messages of `left` were not taken before its end",
+            "rank 0: records of `given up` that were not taken before its end: 3",
+            "rank 0: messages of `left` that were not taken before its end: 1",
         ] {
             assert!(text.contains(warning), "{text}");
         }

@@ -209,7 +209,8 @@ pub unsafe extern "C" fn trihop_conveyor_pull(
 }
 
 /// As `trihop_conveyor_pull`, for items of one source that lie one behind the other: at most
-/// `most`. Stores how many in `count`.
+/// `most`. Stores how many in `count`. Fails with `TRIHOP_ERR_INVALID_ARGUMENT` where `most` is 0 or
+/// `count` null.
 ///
 /// Threads: as `trihop_conveyor_t` says.
 #[unsafe(no_mangle)]
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn trihop_conveyor_pull_many(
     let pull = |open: &mut trihop_conveyor_t| {
         // SAFETY: the header asks for null or a place for a pointer.
         let place = unsafe { argument::place(items, "items")? };
-        // SAFETY: the header asks for null or a place for a number.
+        // SAFETY: as above, for a number.
         let count = unsafe { argument::place(count, "count")? };
         if most == 0 {
             return Err(Failure::argument("`most` is 0: no item would be pulled"));

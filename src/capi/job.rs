@@ -52,7 +52,8 @@ pub extern "C" fn trihop_version() -> *const c_char {
 ///
 /// Fails on a bad option, where no provider can be used, where a rank does not arrive in time, and
 /// where this is one of several tasks of a launcher that offers neither PMI nor PMIx.
-/// Threads: any. A process can be in several jobs, if its launcher knows how: PMI-1 does not.
+/// Threads: any. A process can be in several jobs, if its launcher knows how: PMI-1 does
+/// where MPI is initialised.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_init(
     seat: i32,
@@ -113,11 +114,12 @@ pub unsafe extern "C" fn trihop_job_options(
 /// that wait for `trihop_stream_take`, or come for it until then, are given up; how many is said to
 /// logs, or on standard error where there are none. Collective over all ranks.
 ///
-/// The job is gone afterwards, whatever is returned, but where the call is refused: inside a handler
-/// with `TRIHOP_ERR_NESTED`; with `TRIHOP_ERR_MISUSE` while contributors of this rank are not done
-/// in a step of a stream, or an end of all streams that was started is not waited for, and of an
-/// inline job on another thread than that which has started it. Handles of its streams remain valid, answer
-/// `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their memory.
+/// The job is gone afterwards, whatever is returned, but where the call is refused: inside a
+/// handler with `TRIHOP_ERR_NESTED`; with `TRIHOP_ERR_MISUSE` while contributors of this rank are
+/// not done in a step of a stream, or an end of all streams that was started is not waited for, and
+/// on another thread than that which has started an inline job. Handles of its streams remain
+/// valid, answer `TRIHOP_ERR_CLOSED` or what has ended the job, and have to be closed for their
+/// memory.
 /// Threads: any, but no other call on the job may be under way or follow. After
 /// `trihop_init_custom` the allgather is called on this thread.
 #[unsafe(no_mangle)]

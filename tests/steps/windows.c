@@ -418,8 +418,10 @@ static void convey(uint64_t items)
             if (pulled % 50 == 0) {
                 size_t count;
 
-                EQUAL(trihop_conveyor_pull_many(conveyor, 0, &at, &count, &source), TRIHOP_ERR_INVALID_ARGUMENT);
-                EQUAL(trihop_conveyor_pull_many(conveyor, 3, &at, NULL, &source), TRIHOP_ERR_INVALID_ARGUMENT);
+                status = trihop_conveyor_pull_many(conveyor, 0, &at, &count, &source);
+                EQUAL(status, TRIHOP_ERR_INVALID_ARGUMENT);
+                status = trihop_conveyor_pull_many(conveyor, 3, &at, NULL, &source);
+                EQUAL(status, TRIHOP_ERR_INVALID_ARGUMENT);
                 status = trihop_conveyor_pull_many(conveyor, 3, &at, &count, &source);
                 if (status == TRIHOP_ERR_WOULD_BLOCK)
                     break;

@@ -108,7 +108,7 @@ impl<'a> Outbox<'a> {
     /// # Errors
     /// As that.
     pub fn done(&mut self, contributors: u64) -> Result<()> {
-        // The handler was called in a round of progress, which passes it on.
+        // The next round of progress passes it on.
         self.outs[self.stream]
             .done_in_handler(contributors)
             .map(drop)

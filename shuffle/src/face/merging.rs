@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-use trihop_transport::notice;
 use trihop_transport::topology::Rank;
 use zerocopy::IntoBytes;
 
+use crate::engine::untaken;
 use crate::error::{Error, Result};
 use crate::face::stream::{Item, Stream};
 use crate::seat::Seat;
@@ -66,22 +66,6 @@ struct Leaving {
     target: Rank,
     item: Vec<u64>,
     bytes: usize,
-}
-
-/// Nobody else knows of what it holds.
-impl Drop for MergingTable {
-    fn drop(&mut self) {
-        let held = match &mut self.table {
-            Lent::ToOneThread(table) => table.get_mut().held,
-            Lent::ToAny(table) => table.get_mut().unwrap_or_else(PoisonError::into_inner).held,
-        };
-        if held > 0 && !std::thread::panicking() {
-            tracing::warn!(held, "merged items are dropped with their table");
-            notice::unless_logged(format_args!(
-                "{held} merged items are dropped with their table: flush it before the stream ends"
-            ));
-        }
-    }
 }
 
 impl MergingTable {
@@ -179,6 +163,17 @@ impl MergingTable {
     /// [`Error::Nested`].
     pub fn held(&self) -> Result<usize> {
         self.lend(|table| table.held)
+    }
+}
+
+/// Items that were merged and have not left are lost: a fence does not know of them.
+impl Drop for MergingTable {
+    fn drop(&mut self) {
+        let held = match &mut self.table {
+            Lent::ToOneThread(table) => table.get_mut().held,
+            Lent::ToAny(table) => table.get_mut().unwrap_or_else(PoisonError::into_inner).held,
+        };
+        untaken::warn_of_merged(held);
     }
 }
 

@@ -142,9 +142,10 @@ macro_rules! common_verbs {
             /// has begun here, or once all that count here are done, counts in the next one. That
             /// none is done, 0, may be said at any time.
             ///
-            /// That the last one of this rank is done is passed on at once. Where those of all ranks
-            /// are counted so are the first 16 calls of a step; of more, on an inline job, with what
-            /// is sent, or at the next call that makes progress.
+            /// The call makes a round of progress where it is the last of this rank's, and, where
+            /// those of all ranks are counted, if it is one of the first 16 of a step. Later ones
+            /// are passed on by the next call that makes progress; with threads, by the progress
+            /// thread.
             ///
             /// # Errors
             /// [`Error::Misuse`](crate::Error::Misuse) without a step, and for more contributors

@@ -397,9 +397,9 @@ pub unsafe extern "C" fn trihop_stream_try_broadcast(
 /// `TRIHOP_ERR_MISMATCH`). What handlers say before the step has begun on this rank counts in it.
 /// That none is done, 0, may be said at any time.
 ///
-/// That the last one of this rank is done is passed on at once. Where those of all ranks are counted
-/// so are the first 16 calls of a step; of more, on an inline job, with what is sent, or at the next
-/// call that makes progress.
+/// The call makes a round of progress where it is the last of this rank's, and, where those of
+/// all ranks are counted, if it is one of the first 16 of a step. Later ones are passed on by the
+/// next call that makes progress; with threads, by the progress thread.
 ///
 /// Threads: any, and inside handlers.
 #[unsafe(no_mangle)]

@@ -76,11 +76,14 @@ impl Links {
                     true => 2 * self.shared.len(),
                     false => beside_others,
                 };
-                let asked = puller.pull(record, sequence == next, [kept, more])?;
+                let (asked, failed) = puller.pull(record, sequence == next, [kept, more]);
                 self.fetch_refused |= puller.refused;
                 incoming.news |= !incoming.notices.is_empty();
                 self.holding += usize::from(incoming.held == 0 && asked.buffers > 0);
                 incoming.held += asked.buffers;
+                if let Some(error) = failed {
+                    return Err(error);
+                }
                 match asked.wholly {
                     true => continue,
                     false => break,

@@ -249,8 +249,14 @@ impl Asked {
 impl Puller<'_> {
     /// Asks for as much of a record as there is room for. Where no block is free it goes on in
     /// fragments, once it is the `front` of its link, with fetch buffers of those that are left
-    /// beside `kept`: that many where the link holds none, and where it does.
-    pub fn pull(&mut self, record: &mut Pulled, front: bool, kept: [usize; 2]) -> Result<Asked> {
+    /// beside `kept`: that many where the link holds none, and where it does. With what was asked
+    /// for before comes an error of the provider's.
+    pub fn pull(
+        &mut self,
+        record: &mut Pulled,
+        front: bool,
+        kept: [usize; 2],
+    ) -> (Asked, Option<Error>) {
         if let Goes::Undecided = record.into {
             let lender = self.lender(record.bytes);
             record.into = lender.map_or_else(|| Goes::Parts(VecDeque::new()), Goes::Block);
@@ -258,8 +264,8 @@ impl Puller<'_> {
         match record.into {
             Goes::Block(_) => self.pull_into_block(record),
             Goes::Parts(_) if front => self.pull_parts(record, kept),
-            Goes::Parts(_) => Ok(Asked::PARTLY),
-            Goes::Undecided | Goes::Whole(_) => Ok(Asked::WHOLLY),
+            Goes::Parts(_) => (Asked::PARTLY, None),
+            Goes::Undecided | Goes::Whole(_) => (Asked::WHOLLY, None),
         }
     }
 
@@ -278,13 +284,13 @@ impl Puller<'_> {
         Lender::new(self.lanes.take_block(bytes)?, &registered).ok()
     }
 
-    fn pull_into_block(&mut self, record: &mut Pulled) -> Result<Asked> {
+    fn pull_into_block(&mut self, record: &mut Pulled) -> (Asked, Option<Error>) {
         let most = PART_BYTES.min(self.link.limits().max_message_bytes) & !(PART_UNIT_BYTES - 1);
         while record.goes_on() {
             // The first of a link waits for no other link's.
             let is_more = self.on_demand || *self.parts > 0;
             if is_more && *self.more >= self.most_more {
-                return Ok(Asked::PARTLY);
+                return (Asked::PARTLY, None);
             }
             let bytes = (record.bytes - record.asked).min(most);
             let slot = self.begin(record.asked, bytes, Fetched::PartInPlace);
@@ -298,17 +304,21 @@ impl Puller<'_> {
                     lender.put_back(from, buffer);
                 }
                 self.refused = true;
-                return error.map_or(Ok(Asked::PARTLY), Err);
+                return (Asked::PARTLY, error);
             }
             *self.parts += 1;
             *self.more += usize::from(is_more);
         }
-        Ok(Asked::WHOLLY)
+        (Asked::WHOLLY, None)
     }
 
-    fn pull_parts(&mut self, record: &mut Pulled, [first, later]: [usize; 2]) -> Result<Asked> {
+    fn pull_parts(
+        &mut self,
+        record: &mut Pulled,
+        [first, later]: [usize; 2],
+    ) -> (Asked, Option<Error>) {
         let most = part_bytes(self.pool.slot_bytes(), self.frame_bytes);
-        let mut taken = 0;
+        let (mut taken, mut failed) = (0, None);
         while record.goes_on() {
             let Goes::Parts(parts) = &record.into else {
                 break;
@@ -327,8 +337,7 @@ impl Puller<'_> {
             };
             let from = record.asked;
             if let Err((_, error)) = self.post(record, slot, buffer, bytes) {
-                self.refused = true;
-                error.map_or(Ok(()), Err)?;
+                (self.refused, failed) = (true, error);
                 break;
             }
             if let Goes::Parts(parts) = &mut record.into {
@@ -336,10 +345,11 @@ impl Puller<'_> {
             }
             taken += 1;
         }
-        Ok(Asked {
+        let asked = Asked {
             wholly: !record.goes_on(),
             buffers: taken,
-        })
+        };
+        (asked, failed)
     }
 
     fn begin(&mut self, from: usize, bytes: usize, what: Fetched) -> usize {
@@ -353,8 +363,8 @@ impl Puller<'_> {
         })
     }
 
-    /// Posts what takes the next part; gives the buffer back where the provider has no room, or with
-    /// an error of its.
+    /// Posts what takes the next part. Where that is refused the buffer comes back: without an error
+    /// where the provider has no room, else with it.
     fn post(
         &mut self,
         record: &mut Pulled,

@@ -5,8 +5,8 @@ use super::Outbound;
 use crate::engine::contribution::{Contribution, Contributors};
 use crate::error::{Error, Result};
 
-/// Of so many calls by which contributors are done in a step each is passed on at once, where that
-/// counts on other ranks; of more, with what is sent.
+/// After each of so many calls by which contributors are done in a step the rank makes progress,
+/// where other ranks count them too; after more of them, when it is due.
 const PROMPT_CALLS: u32 = 16;
 
 /// How soon others are to hear that contributors are done.

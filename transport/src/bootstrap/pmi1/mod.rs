@@ -83,8 +83,8 @@ impl Visit {
 }
 
 fn once(why: &str) -> Error {
-    let rule = "launchers that speak PMI-1 take a process once; have one job for as long as it lives, or \
-                initialise MPI before, which keeps the connection";
+    let rule = "launchers that speak PMI-1 take a process once; have one job for as long as it \
+                lives, or initialise MPI before, which keeps the connection";
     Error::config(ENV_DESCRIPTOR, format!("{why}, and {rule}"))
 }
 
