@@ -123,6 +123,29 @@ fn what_was_announced_and_does_not_come_is_an_error_that_names_the_link() {
     }
 }
 
+/// What it was told is lost, and with it the room for more control messages.
+#[test]
+fn a_peer_that_confirms_nothing_is_an_error_that_names_the_link() {
+    let mut ranks = Hearer::new();
+    // It is answered while there is room for that. Hours in which it was stopped do not count.
+    ranks.hear(0, 0).unwrap();
+    for _ in 0..6 {
+        ranks.hear(0, 0).unwrap();
+        ranks.rounds(&[1]);
+    }
+    ranks.hear(10_000, 0).unwrap();
+    for at in 0..10 {
+        ranks.hear(5, 0).unwrap_or_else(|e| panic!("{at}: {e}"));
+    }
+    let lost = (0..3).find_map(|_| ranks.hear(5, 0).err()).unwrap();
+    let said = lost.to_string();
+    assert!(matches!(lost, Error::LinkFailed { rank: 0, .. }), "{said}");
+    assert!(
+        said.contains("confirmed nothing that it was told"),
+        "{said}"
+    );
+}
+
 #[test]
 fn who_has_sent_what_is_not_accepted_says_so_again_and_again() {
     let net = network();
@@ -130,7 +153,7 @@ fn who_has_sent_what_is_not_accepted_says_so_again_and_again() {
     assert!(world.send(0, 1, 0, 100));
     let mut controls = Vec::new();
     // Rank 1 does nothing, and confirms no message.
-    for second in 1..30 {
+    for second in 1..130 {
         (0..3).for_each(|round| {
             world.round(0, second * SECOND_NS + round).unwrap();
         });
@@ -139,6 +162,7 @@ fn who_has_sent_what_is_not_accepted_says_so_again_and_again() {
     let first = controls[0];
     assert_eq!(controls[4], first, "{controls:?}");
     assert_eq!(controls[6], first + 1, "{controls:?}");
-    // It has room for no more than so many that are not confirmed.
-    assert_eq!(controls.last(), Some(&(first + 2)), "{controls:?}");
+    assert_eq!(controls[16], first + 3, "{controls:?}");
+    // This provider keeps what is not taken: no more than half of the buffers that all links have.
+    assert_eq!(controls.last(), Some(&(first + 4)), "{controls:?}");
 }

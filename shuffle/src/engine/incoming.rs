@@ -86,6 +86,8 @@ pub(crate) enum Missed {
     Batch,
     /// What it has announced, of which so many bytes are here.
     Announced { came: usize },
+    /// Its word that control messages have come to it, which it has said of so many.
+    Controls { seen: u32 },
 }
 
 /// Receiving side of one link, made when the link is first used.
@@ -211,7 +213,8 @@ impl Incoming {
             }
             _ => None,
         };
-        let Some(state) = state.filter(|_| !self.is_lost) else {
+        let spent = || (self.controls.unconfirmed()).map(|seen| Missed::Controls { seen });
+        let Some(state) = state.or_else(spent).filter(|_| !self.is_lost) else {
             self.missing = None;
             return None;
         };

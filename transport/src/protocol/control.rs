@@ -11,6 +11,10 @@
 /// Receives that each end posts for the control messages of a link.
 pub const PER_LINK: u32 = 3;
 
+/// Messages beyond these that the provider may have to keep for an end that takes none: of one that
+/// presses, over a connection that may have taken some with it.
+const PRESSING: u32 = 15;
+
 /// Control messages of a link, both directions, as one end counts them (modulo 2^32).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Controls {
@@ -30,6 +34,19 @@ impl Controls {
     pub fn may_send(&self) -> bool {
         let on_their_way = self.sent.wrapping_sub(self.seen_by_peer);
         on_their_way < PER_LINK - 1 || on_their_way < PER_LINK && self.owed() > 0
+    }
+
+    /// As [`Controls::may_send`], for a message that is sent seldom and tells the peer that it is
+    /// waited for: what went before it may be lost, and so never confirmed.
+    pub fn may_press(&self) -> bool {
+        self.sent.wrapping_sub(self.seen_by_peer) < PER_LINK + PRESSING
+    }
+
+    /// Messages that the peer has confirmed, where it has not confirmed so many that none may
+    /// follow.
+    pub fn unconfirmed(&self) -> Option<u32> {
+        let on_their_way = self.sent.wrapping_sub(self.seen_by_peer);
+        (on_their_way >= PER_LINK).then_some(self.seen_by_peer)
     }
 
     /// Whether the peer may be waiting for us to confirm what it sent.
@@ -113,6 +130,20 @@ mod tests {
         end.controls.heard(seen);
         end.heard += 1;
         true
+    }
+
+    #[test]
+    fn who_presses_goes_on_until_the_provider_may_keep_no_more() {
+        let mut end = Controls::default();
+        for sent in 0..PER_LINK + PRESSING {
+            assert!(end.may_press());
+            assert_eq!(end.may_send(), sent < PER_LINK - 1);
+            assert_eq!(end.unconfirmed().is_some(), sent >= PER_LINK);
+            end.sent();
+        }
+        assert!(!end.may_press());
+        end.heard(PRESSING + PER_LINK - 1);
+        assert!(end.may_press() && end.may_send() && end.unconfirmed().is_none());
     }
 
     proptest! {

@@ -46,9 +46,13 @@ impl Links {
                         || withheld >= WITHHELD_ROUNDS
                         || incoming.unacknowledged * 2 >= remote.credit.max_in_flight()
                         || incoming.starves())
-                || incoming.controls.must_send()
-                || remote.is_overdue(now_ns);
-            if !due || !incoming.controls.may_send() {
+                || incoming.controls.must_send();
+            // A stopped peer may keep what was sent to it: not all that others need.
+            let presses = || {
+                let has_room = 2 * pool.free_slots() > pool.slots();
+                remote.is_overdue(now_ns) && has_room && incoming.controls.may_press()
+            };
+            if !(due && incoming.controls.may_send() || presses()) {
                 continue;
             }
             let Some(mut buffer) = pool.take() else { break };
@@ -110,10 +114,19 @@ impl Links {
         };
         let rank = header.source.0;
         let what = match missed {
-            Missed::Batch => "has not come, and word that it was sent came a minute ago",
-            Missed::Announced { .. } => "was announced, and nothing more of it came for a minute",
+            Missed::Batch => {
+                format!(
+                    "its batch {number} has not come, and word that it was sent came a minute ago"
+                )
+            }
+            Missed::Announced { .. } => format!(
+                "its batch {number} was announced, and nothing more of it came for a minute"
+            ),
+            Missed::Controls { .. } => {
+                "for a minute it has confirmed nothing that it was told".to_owned()
+            }
         };
-        let why = format!("its batch {number} {what}: a connection may have broken");
+        let why = format!("{what}: a connection may have broken");
         Err(trihop_transport::Error::LinkFailed { rank, why }.into())
     }
 
