@@ -248,6 +248,19 @@ fn what_is_given_up_at_the_end_is_heard_of_without_logs() {
 }
 
 #[test]
+fn a_job_that_is_dropped_is_heard_of() {
+    let part = || {
+        let options = trihop::Options::from_env().unwrap();
+        drop(trihop::Job::start(options).unwrap());
+    };
+    if let Some(output) = process("a_job_that_is_dropped_is_heard_of", &[], part) {
+        let text = stderr(&output);
+        let warning = "rank 0 leaves the job without shutting it down";
+        assert_eq!(text.matches(warning).count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn a_program_that_hosts_fewer_ranks_than_it_was_asked_for_is_heard_of() {
     let part = || {
         let options = trihop::Options::from_env().unwrap();

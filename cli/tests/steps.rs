@@ -39,6 +39,29 @@ fn a_program_in_cpp_has_types_exceptions_and_destructors() {
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 
+/// More sizes than the provider has receives for, if each kept its own.
+#[test]
+fn a_closed_stream_serves_the_next_of_another_size() {
+    if !Compiler::C.is_there() {
+        return;
+    }
+    let program = client_of("steps", "sizes", Compiler::C, &["include"]);
+    let shapes: [(&[&str], u32); 3] = [
+        (&["-n", "2"], 2),
+        (&["-n", "4", "--nodes", "2"], 4),
+        (&["-n", "4", "--nodes", "4"], 4),
+    ];
+    for (shape, ranks) in shapes {
+        for seat in ["inline", "threaded"] {
+            let ended = launch(shape, &program, &[seat, "300"]).succeeded();
+            assert_eq!(ended.stdout, format!("{ranks} ranks, 300 sizes\n"));
+        }
+    }
+    let at_agents = ["-n", "4", "--nodes", "2", "--seat", "agent"];
+    let ended = launch(&at_agents, &program, &["inline", "300"]).succeeded();
+    assert_eq!(ended.stdout, "4 ranks, 300 sizes\n");
+}
+
 #[test]
 fn sends_pushes_and_pulls_without_calls_are_as_those_with_calls() {
     if !Compiler::C.is_there() {

@@ -385,7 +385,7 @@ with trihop.Job() as job:
     job.barrier()
 """,
         (2, 1),
-        status=None,  # 7, or 1 where the other rank, which hears of it, has ended first
+        status=7,
     )
 
 

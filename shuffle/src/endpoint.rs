@@ -41,6 +41,7 @@ use crate::queue::lanes::Lanes;
 use crate::queue::limits::{LinkTerms, StageOptions};
 use crate::queue::remote::{BatchSizes, Identity};
 use crate::queue::remotes::Remotes;
+use crate::queue::shared::LEAST_BYTES;
 use crate::route::{EndpointId, JobRoute, RouteName, ends_of};
 use crate::stats::Stats;
 use crate::terminate::collective::Collectives;
@@ -350,11 +351,15 @@ impl Engine {
     }
 
     /// The first closed stream that this one could be opened in the place of: with the same
-    /// options.
+    /// options, and of records where it is, or of items that are as much as its.
     pub fn reusable(&self, plan: &Plan) -> Option<u16> {
+        let are_short = |bytes| (1..LEAST_BYTES).contains(&bytes);
         let closed = self.closed.iter().map(|&at| &self.streams[at]);
-        let fits = closed
-            .filter(|state| state.options == plan.options && state.item_bytes == plan.item_bytes);
+        let fits = closed.filter(|state| {
+            let (before, now) = (state.item_bytes, plan.item_bytes);
+            let is_like = before == now || are_short(before) && are_short(now);
+            state.options == plan.options && is_like
+        });
         fits.map(|state| state.id).min()
     }
 
@@ -366,7 +371,8 @@ impl Engine {
         let stream = at
             .map(|at| self.closed.swap_remove(at))
             .ok_or_else(|| gone(id))?;
-        self.streams[stream].begin_again(&mut self.outs[stream], plan.name, sink);
+        let out = &mut self.outs[stream];
+        self.streams[stream].begin_again(out, plan.name, plan.item_bytes, sink);
         self.lose_again(stream);
         self.insert(stream);
         Ok(self.id_of(stream))

@@ -72,15 +72,15 @@ struct Job {
     progress: Progress,
     /// Exit status of the first failure, once there is one.
     failure: Option<i32>,
-    /// A process of a job with agents has failed, and another one may have been the cause.
+    /// A process has failed, and another one may have been the cause.
     suspect: Option<Suspect>,
     /// None where there is no limit, or one beyond what the clock can say.
     time_limit: Option<Instant>,
-    /// Ranks were asked to end, and are killed at this time.
+    /// Ranks have been asked to end, and are killed at this time.
     kill_at: Option<Instant>,
     killed: bool,
-    /// A rank that has aborted the job says why itself, and is asked to end at this time.
-    aborts: Option<(usize, Instant)>,
+    /// The job has failed, and ranks are asked to end at this time.
+    ask_at: Option<Instant>,
     /// By which signal they were first asked to, and when.
     signalled: Option<(Signal, Instant)>,
     /// It was said who has not ended then.
@@ -93,7 +93,8 @@ struct Job {
 
 /// An agent that exits by itself may do so because of a rank, which says why and exits after it. A
 /// rank may fail because an agent was killed, whose end is seen by its ranks before it is by us:
-/// its connections close first. Where no other one ends in time, it is this one that has failed.
+/// its connections close first. One rank may end because of another one, and before it. Where no
+/// other one ends in time, it is this one that has failed.
 struct Suspect {
     is_agent: bool,
     status: i32,
@@ -104,8 +105,9 @@ struct Suspect {
 /// From the end of a killed process's connections to its own there is little to do for the kernel.
 const KILLED: Duration = Duration::from_millis(200);
 
-/// So long a rank that has aborted the job has to write what it has to say, and to end.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// So long ranks of a job that has failed have to say why, and to end by themselves: the one that
+/// is the cause need not be the first to end.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// An agent that is asked to end once its ranks have is given as long.
 const RELEASED: Duration = Duration::from_secs(60);
@@ -178,7 +180,7 @@ impl Job {
             suspect: None,
             kill_at: None,
             killed: false,
-            aborts: None,
+            ask_at: None,
             signalled: None,
             has_said_who: false,
             networks: None,
@@ -368,15 +370,11 @@ impl Job {
                 Effect::Reply { rank, reply } => self.reply(rank, &reply),
                 Effect::Abort { rank, status, why } => {
                     let status = if status & 0xff == 0 { 1 } else { status & 0xff };
-                    let process = self.process_of(rank);
-                    if self.failure.is_none() {
-                        self.aborts = Some((process, Instant::now() + LAST_WORDS));
-                    }
                     self.fail(
                         status,
                         &format!(
                             "{} aborted the job with status {status}: {}",
-                            self.name_of(process),
+                            self.name_of(self.process_of(rank)),
                             Escaped(why.as_bytes())
                         ),
                     );
@@ -436,9 +434,6 @@ impl Job {
                         self.end(status_of(status), text.as_deref());
                     }
                     (true, None) => self.end(status_of(status), text.as_deref()),
-                    (false, _) if self.spec.agents == 0 => {
-                        self.end(status_of(status), text.as_deref());
-                    }
                     (is_agent, _) => self.suspect(is_agent, status_of(status), text),
                 }
             }
@@ -451,14 +446,24 @@ impl Job {
         Ok(())
     }
 
-    /// Ranks are given as long to say why an agent exits as to end when they are asked to.
+    /// Ranks are given as long to say why an agent exits as to end when they are asked to. Of two
+    /// ranks the one is taken for the cause that a signal has ended, or whose status says more
+    /// than 1: who hears of a failure ends with that most often.
     fn suspect(&mut self, is_agent: bool, status: i32, text: Option<String>) {
-        if self
-            .suspect
-            .as_ref()
-            .is_some_and(|first| is_agent || !first.is_agent)
-        {
-            return;
+        let weight = |is_agent: bool, status: i32| match (is_agent, status) {
+            (true, _) => 0,
+            (false, 1) => 1,
+            (false, ..128) => 2,
+            (false, _) => 3,
+        };
+        if let Some(first) = &mut self.suspect {
+            if weight(is_agent, status) <= weight(first.is_agent, first.status) {
+                return;
+            }
+            if !first.is_agent {
+                (first.status, first.text) = (status, text);
+                return;
+            }
         }
         let patience = if is_agent { self.spec.grace } else { KILLED };
         self.suspect = Some(Suspect {
@@ -556,18 +561,16 @@ impl Job {
             self.outputs.stderr.say(&text);
         }
         self.failure = Some(status);
-        self.kill_at = Some(Instant::now() + self.spec.grace);
-        let aborts = self.aborts.map(|(process, _)| process);
-        for at in (0..self.ranks).filter(|&at| Some(at) != aborts) {
-            self.ask_to_end(at);
-        }
+        self.ask_at = Some(Instant::now() + LAST_WORDS);
     }
 
-    fn ask_to_end(&self, process: usize) {
-        let process = &self.processes[process];
-        process.signal(Signal::TERM);
-        // A stopped rank takes its SIGTERM only when it goes on.
-        process.signal(Signal::CONT);
+    pub(super) fn ask_to_end(&mut self) {
+        self.kill_at = Some(Instant::now() + self.spec.grace);
+        for process in &self.processes[..self.ranks] {
+            process.signal(Signal::TERM);
+            // A stopped rank takes its SIGTERM only when it goes on.
+            process.signal(Signal::CONT);
+        }
     }
 
     fn kill(&mut self) {

@@ -43,14 +43,16 @@ SIGNALS
   SIGINT, SIGTERM, SIGHUP and SIGUSR1 are forwarded to all ranks; a second SIGINT or SIGTERM
   kills them. (The same one within 0.3 seconds is the first: timeout sends it twice.) Ranks
   start with these signals unblocked and with their default effect, also where the launcher was
-  started with them ignored (by nohup, say; setsid keeps a hang-up away). When a rank fails, the
-  others get SIGTERM and, 5 seconds later, SIGKILL; one that has aborted the job is left half a
-  second before that, to say why. What a rank has started in its process group ends with it.
+  started with them ignored (by nohup, say; setsid keeps a hang-up away). When a rank fails, or
+  aborts the job, the others have 0.3 seconds to say what they know and to end; then they get
+  SIGTERM and, 5 seconds later, SIGKILL. What a rank has started in its process group ends with it.
 
 EXIT STATUS
   0        every rank exited with 0, and every agent did or was ended by us
   N        the first failing rank exited with N, or aborted the job with N
-  128 + S  the first failing rank was ended by signal S; an agent that fails counts as a rank
+  128 + S  the first failing rank was ended by signal S; an agent that fails counts as a rank. Of
+           ranks that fail within 0.2 seconds one that a signal ended is taken for the first, or
+           else one whose status is not 1
   124      --timeout passed
   126      the command was found but could not be executed
   127      the command was not found

@@ -233,9 +233,10 @@ pub(crate) struct StreamState {
 impl StreamState {
     /// The stream was closed on all ranks, and another one takes its place: what it has counted
     /// begins anew, but for what both ends of its lanes and links have counted.
-    pub fn begin_again(&mut self, out: &mut Outbound, name: String, sink: Sink) {
+    pub fn begin_again(&mut self, out: &mut Outbound, name: String, item_bytes: usize, sink: Sink) {
         self.handover = sink.handover();
-        out.begin_again(&name, sink.gauge(), &self.options);
+        out.begin_again(&name, item_bytes, sink.gauge(), &self.options);
+        self.item_bytes = item_bytes;
         self.name = name;
         self.opened += 1;
         self.sink = sink;

@@ -169,7 +169,13 @@ impl Outbound {
     }
 
     /// As if it were new, but for the queues, which go on where they are. Nothing is left in it.
-    pub fn begin_again(&mut self, name: &str, gauge: Arc<Gauge>, options: &StreamOptions) {
+    pub fn begin_again(
+        &mut self,
+        name: &str,
+        item_bytes: usize,
+        gauge: Arc<Gauge>,
+        options: &StreamOptions,
+    ) {
         debug_assert!(!self.has_partial(), "it was fenced before it was closed");
         self.queues.begin_again();
         self.spill = Spill::new(options.spill_bytes, options.shares().spill_mark_bytes);
@@ -180,7 +186,7 @@ impl Outbound {
         self.name = name.into();
         self.failed = None;
         self.runs_since_ns = 0;
-        self.item_bytes = self.first_item_bytes;
+        (self.item_bytes, self.first_item_bytes) = (item_bytes, item_bytes);
         self.pushed = false;
         self.waits_since = 0;
         (self.sent, self.sent_before, self.sent_bytes) = (0, 0, 0);

@@ -221,8 +221,9 @@ macro_rules! common_verbs {
 
             /// A fence, after which the stream takes and delivers nothing more, and its handler is
             /// gone. Collective. Without a handler, what still waits for [`Self::take`] is given
-            /// up; how much is said. Its memory is kept for another stream of the same
-            /// options, since libfabric cannot take posted receives back.
+            /// up; how much is said. Its memory is kept for another stream of the same options,
+            /// of records where it is, or of items of any size below 16 KiB, since libfabric
+            /// cannot take posted receives back.
             ///
             /// # Errors
             /// As [`Self::fence`]; after `WouldBlock` nothing but taking and this call again, for

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trihop_transport::notice;
 use trihop_transport::park::ProcessWatch;
 use trihop_transport::ring::Bell;
 use trihop_transport::secret::Secret;
@@ -139,6 +140,13 @@ impl Lives {
         };
         if self.process != std::process::id() || self.board.is_over() {
             return;
+        }
+        if !thread::panicking() && !self.is_relay && !self.board.has_news() {
+            tracing::warn!(%rank, "the job is left without a shutdown");
+            notice::unless_logged(format_args!(
+                "rank {rank} leaves the job without shutting it down: what it has sent since the last \
+                 fence may be lost, and what has come for it"
+            ));
         }
         let news = match (thread::panicking(), self.is_relay) {
             (true, false) => self.failed(rank, "its program has panicked"),

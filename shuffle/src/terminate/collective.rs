@@ -447,7 +447,7 @@ fn merge(
     if let Some(mine) = before.map(Vec::len).filter(|&mine| mine != values.len()) {
         let theirs = values.len();
         let barrier = match theirs.min(mine) {
-            0 => " (0: a barrier)",
+            0 => " (0: a barrier, or a shutdown)",
             _ => "",
         };
         let why = format!(

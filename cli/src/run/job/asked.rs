@@ -24,8 +24,7 @@ impl Job {
         let limit = self.time_limit.filter(|_| self.failure.is_none());
         let suspect = self.suspect.as_ref().map(|suspect| suspect.counts_at);
         let suspect = suspect.filter(|_| self.failure.is_none());
-        let aborts = self.aborts.map(|(_, at)| at);
-        let all = [kill_at, limit, suspect, aborts, self.say_who_at()];
+        let all = [kill_at, limit, suspect, self.ask_at, self.say_who_at()];
         let next = all.into_iter().flatten().min()?;
         // poll counts in milliseconds and rounds down: one more, so that a deadline has passed when
         // it returns.
@@ -81,7 +80,8 @@ impl Job {
 
     /// When to say who goes on although a signal has asked all to end.
     fn say_who_at(&self) -> Option<Instant> {
-        let says = !self.spec.are_agents && !self.has_said_who && self.kill_at.is_none();
+        let is_over = self.failure.is_some() || self.kill_at.is_some();
+        let says = !self.spec.are_agents && !self.has_said_who && !is_over;
         let (_, first) = self.signalled.filter(|_| says && !self.killed)?;
         Some(first + SAID_AFTER)
     }
@@ -112,8 +112,8 @@ impl Job {
             self.end_by_suspect();
             self.release_agents();
         }
-        if let Some((process, _)) = self.aborts.take_if(|(_, at)| now >= *at) {
-            self.ask_to_end(process);
+        if self.ask_at.take_if(|at| now >= *at).is_some() {
+            self.ask_to_end();
         }
         if self.kill_at.is_some_and(|at| now >= at) && !self.killed {
             self.kill();

@@ -176,8 +176,8 @@ impl Links {
         let slots = plan.slots(offered, mover).map_err(|least| {
             let why = format!(
                 "a stream of {links} links needs {least} receives, and {} has {offered} left \
-                 beside those of other streams; have fewer open at once, start more ranks per node \
-                 (each then has fewer links), or choose another provider",
+                 beside those of other streams, closed ones of other options included; use fewer, \
+                 start more ranks per node (each then has fewer links), or choose another provider",
                 link.name()
             );
             Error::config("provider", why)
