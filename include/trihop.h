@@ -1636,8 +1636,9 @@ trihop_status_t trihop_stream_send(const struct trihop_stream_t *stream,
                                    size_t length);
 
 // As `trihop_stream_send`, but where there is no room now it fails with `TRIHOP_ERR_WOULD_BLOCK`
-// and has taken nothing. Inside a handler of an inline job it is `trihop_stream_send`, which does
-// not wait there either.
+// and has taken nothing. It makes no progress: on an inline job call `trihop_poll` before it is
+// tried again. Inside a handler of an inline job it is `trihop_stream_send`, which does not wait
+// there either.
 //
 // Threads: any. It waits for the engine while another thread has it, never for room.
 trihop_status_t trihop_stream_try_send(const struct trihop_stream_t *stream,

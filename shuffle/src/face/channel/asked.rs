@@ -239,7 +239,8 @@ impl<T: FromAnswer, S: Seat> Asked<T, S> {
         if self.limit.is_over() && !self.is_cancelled {
             self.is_cancelled = true;
             let (port, id) = (self.port.at_owner(), self.id);
-            self.port.ask(Request::Cancel { port, id }, &[])?;
+            let given_up = false;
+            self.port.ask(Request::Cancel { port, id, given_up }, &[])?;
         }
         Ok(has_moved)
     }

@@ -380,7 +380,12 @@ impl Client {
                 waker = waits;
             }
             let port = port.opened.map(|(at_owner, _)| at_owner);
-            requests.extend(port.map(|port| (Request::Cancel { port, id }, Bytes::default())));
+            let cancel = |port| Request::Cancel {
+                port,
+                id,
+                given_up: true,
+            };
+            requests.extend(port.map(|port| (cancel(port), Bytes::default())));
         }
         (requests, waker)
     }

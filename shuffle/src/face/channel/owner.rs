@@ -235,7 +235,7 @@ impl Owner {
             }
             Request::Get { id, take, .. } => queue.get((port, id), take, deadline_ns, ports),
             Request::Poll { id, poll, .. } => queue.poll((port, id), poll, deadline_ns, ports),
-            Request::Cancel { id, .. } => queue.cancel(port, id, ports),
+            Request::Cancel { id, given_up, .. } => queue.cancel((port, id), given_up, ports),
             Request::Want { .. } => ports.want(port),
             Request::Arrived { bytes, .. } => {
                 ports.arrived(port, bytes)?;

@@ -108,12 +108,20 @@ impl<S: Seat> Port<S> {
         self.knows(self.kind == ChannelKind::Messages, what)
     }
 
-    /// What has found no room may find some later: on the inline seat only calls make it.
+    /// What has found no room may find some later: on the inline seat only calls make it, and
+    /// others may need the core for it that a caller keeps who tries again and again.
     fn move_on(&self, error: &Error) -> Result<()> {
-        match S::MOVES_ALONE || *error != Error::WouldBlock {
-            true => Ok(()),
-            false => self.channels.handle.seat.progress_in_passing(),
+        if *error != Error::WouldBlock {
+            return Ok(());
         }
+        let seat = &self.channels.handle.seat;
+        if !S::MOVES_ALONE {
+            seat.progress_in_passing()?;
+        }
+        if !seat.is_in_handler() {
+            seat.give_way(false);
+        }
+        Ok(())
     }
 
     /// Makes a request that is answered; its number. `make` makes it of that number and what is
@@ -172,6 +180,11 @@ impl<S: Seat> Port<S> {
             Ok(answered)
         };
         match ask() {
+            // Others may need the core for what is to come.
+            Err(Error::WouldBlock) if S::MOVES_ALONE && self.is_here() => {
+                self.channels.handle.seat.give_way(false);
+                Err(Error::WouldBlock)
+            }
             // What is to come may be on its way: on the inline seat only calls have it come.
             Err(Error::WouldBlock) if !S::MOVES_ALONE && self.is_here() => {
                 self.channels.handle.seat.progress(what)?;

@@ -117,7 +117,8 @@ impl<S: Seat> Port<S> {
             return Ok(answered);
         }
         let port = self.at_owner();
-        self.ask(Request::Cancel { port, id }, &[])?;
+        let given_up = false;
+        self.ask(Request::Cancel { port, id, given_up }, &[])?;
         let limit = Limit::new(Timeout::Never);
         let answered = self.wait_until(what, &limit, take)?;
         Ok(answered.expect("a wait without a limit ends with a value"))

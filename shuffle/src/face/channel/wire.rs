@@ -110,10 +110,12 @@ pub(super) enum Request {
         poll: Poll,
         timeout_ns: u64,
     },
-    /// The asker waits for this request no longer.
+    /// The asker waits for this request no longer. Where it is `given_up`, a message that it was
+    /// answered by comes back.
     Cancel {
         port: u32,
         id: u64,
+        given_up: bool,
     },
     /// The port is closed.
     Close {
@@ -180,8 +182,12 @@ impl Request {
                 (what, id, timeout_ns) = (poll as u32, number, time);
                 (kinds::POLL, port)
             }
-            Self::Cancel { port, id: number } => {
-                id = number;
+            Self::Cancel {
+                port,
+                id: number,
+                given_up,
+            } => {
+                (what, id) = (given_up.into(), number);
                 (kinds::CANCEL, port)
             }
             Self::Close { port } => (kinds::CLOSE, port),
@@ -242,7 +248,11 @@ impl Request {
                 poll: Poll::of(what)?,
                 timeout_ns,
             },
-            kinds::CANCEL => Self::Cancel { port, id },
+            kinds::CANCEL => Self::Cancel {
+                port,
+                id,
+                given_up: what != 0,
+            },
             kinds::CLOSE => Self::Close { port },
             kinds::WANT => Self::Want { port },
             kinds::GIVE_BACK => Self::GiveBack {

@@ -52,7 +52,11 @@ fn a_port_is_closed_behind_the_message_that_goes_back() {
     let mut client = Client::default();
     let port = open(&mut client);
     let id = client.begin(port, Expects::Message);
-    let cancel = Request::Cancel { port: AT_OWNER, id };
+    let cancel = Request::Cancel {
+        port: AT_OWNER,
+        id,
+        given_up: true,
+    };
     assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
     assert_eq!(client.close(port), None);
     let head = answer(port, id, ABOUT);
@@ -118,7 +122,11 @@ fn a_port_is_closed_behind_what_a_handler_could_not_ask() {
     let mut client = Client::default();
     let port = open(&mut client);
     let id = client.begin(port, Expects::Number);
-    let cancel = Request::Cancel { port: AT_OWNER, id };
+    let cancel = Request::Cancel {
+        port: AT_OWNER,
+        id,
+        given_up: true,
+    };
     let requests = client.abandon(port, id).0.into_iter();
     let requests = requests.map(|(request, bytes)| (OWNER, request, bytes));
     client.unasked.extend(requests);
@@ -176,7 +184,11 @@ fn what_was_acquired_for_nobody_goes_back() {
         (Status::TimedOut, None),
     ] {
         let id = client.begin(port, Expects::Permit);
-        let cancel = Request::Cancel { port: AT_OWNER, id };
+        let cancel = Request::Cancel {
+            port: AT_OWNER,
+            id,
+            given_up: true,
+        };
         assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
         assert_eq!(end(&mut client, id, status), goes);
         assert_eq!(client.returned(port, id), None);
@@ -198,7 +210,11 @@ fn what_was_peeked_at_or_dropped_for_nobody_does_not_go_back() {
     assert_eq!(end(&mut client, id), None);
     assert_eq!(client.abandon(port, id).0, []);
     let id = client.begin(port, Expects::MessageOnce);
-    let cancel = Request::Cancel { port: AT_OWNER, id };
+    let cancel = Request::Cancel {
+        port: AT_OWNER,
+        id,
+        given_up: true,
+    };
     assert_eq!(client.abandon(port, id).0, [(cancel, Bytes::default())]);
     assert_eq!(end(&mut client, id), None);
     assert_eq!(client.close(port), Some(Request::Close { port: AT_OWNER }));

@@ -84,6 +84,9 @@ struct Port {
     others: u64,
     /// Bytes of messages that were handed out and have not arrived.
     handed_out: u64,
+    /// The last gets of its that were answered by a message, as many as its window has, and the
+    /// message's number: those before have arrived.
+    taken: VecDeque<(u64, u64)>,
     /// Its asker has closed it: it is here for its sends that wait, and nobody hears of them.
     leaves: bool,
     /// Its asker is lost: it is here for sends that may still come, and nobody hears of them.
@@ -120,6 +123,24 @@ impl Ports {
     pub fn may_hand_out(&self, bytes: u64) -> bool {
         let is_within = |most| self.handed_out.saturating_add(bytes) <= most;
         bytes == 0 || self.handed_out == 0 || self.getmsg_bytes.is_none_or(is_within)
+    }
+
+    /// A get of a port is answered by the message with this number.
+    pub fn note_taken(&mut self, port: u32, id: u64, number: u64) {
+        if let Some(of) = self.get(port) {
+            if of.taken.len() as u64 >= of.window_messages {
+                of.taken.pop_front();
+            }
+            of.taken.push_back((id, number));
+        }
+    }
+
+    /// The number of the message by which a get of a port was answered, if it is one of the last;
+    /// once.
+    pub fn take_taken(&mut self, port: u32, id: u64) -> Option<u64> {
+        let taken = &mut self.get(port)?.taken;
+        let at = taken.iter().rposition(|&(of, _)| of == id)?;
+        taken.remove(at).map(|(_, number)| number)
     }
 
     /// The channel of this port goes on once more may be handed out.
@@ -160,6 +181,7 @@ impl Ports {
             send_bytes: 0,
             others: 0,
             handed_out: 0,
+            taken: VecDeque::new(),
             leaves: false,
             is_lost: false,
         };

@@ -67,6 +67,8 @@ pub(super) struct Queue {
     deposited: u64,
     sends: VecDeque<Waiting<Send>>,
     gets: VecDeque<Waiting<Take>>,
+    /// Messages that come back, of gets that were given up: by port and number.
+    returning: Vec<(u32, u64)>,
     /// It is told once messages may be handed out again.
     is_behind: bool,
     polls: Vec<Waiting<Poll>>,
@@ -88,9 +90,15 @@ impl Queue {
             deposited: 0,
             sends: VecDeque::new(),
             gets: VecDeque::new(),
+            returning: Vec::new(),
             is_behind: false,
             polls: Vec::new(),
         }
+    }
+
+    /// Whether there is no message, and none comes back.
+    fn is_drained(&self) -> bool {
+        self.messages.is_empty() && self.returning.is_empty()
     }
 
     pub fn kind(&self) -> ChannelKind {
@@ -208,7 +216,7 @@ impl Queue {
             return self.settle(ports);
         }
         match deadline_ns {
-            _ if self.closed && (self.is_kept || self.messages.is_empty()) => {
+            _ if self.closed && (self.is_kept || self.is_drained()) => {
                 ports.answer(port, id, Status::Closed, 0)
             }
             None => ports.answer(port, id, Status::WouldBlock, 0),
@@ -289,8 +297,9 @@ impl Queue {
         let Some(mut first) = self.take_first(ports) else {
             return;
         };
-        if take == Take::Pop {
-            ports.spare(std::mem::take(&mut first.bytes));
+        match take {
+            Take::Pop => ports.spare(std::mem::take(&mut first.bytes)),
+            _ => ports.note_taken(port, id, first.about.number),
         }
         ports.answer_with(port, id, first);
     }
@@ -350,8 +359,8 @@ impl Queue {
             Poll::Receivers => holds(true, self.gets.len() as u64),
             // What is here is for another opening.
             Poll::In | Poll::InOrOut | Poll::Empty if self.is_kept => never,
-            Poll::Empty => holds(size == 0 && self.sends.is_empty(), 0),
-            Poll::In | Poll::InOrOut if self.closed && size == 0 => never,
+            Poll::Empty => holds(self.is_drained() && self.sends.is_empty(), 0),
+            Poll::In | Poll::InOrOut if self.closed && self.is_drained() => never,
             Poll::Out | Poll::Full if self.closed => never,
             Poll::In => holds(is_here, size),
             Poll::Out => holds(room > 0, room),
@@ -421,7 +430,7 @@ impl Queue {
                 break;
             }
         }
-        if self.messages.is_empty() && self.closed {
+        if self.is_drained() && self.closed {
             for of in std::mem::take(&mut self.gets) {
                 ports.no_longer_waits(of.port);
                 ports.answer(of.port, of.id, Status::Closed, 0);
@@ -515,7 +524,10 @@ impl Queue {
     }
 
     /// Ends a request that its asker waits for no longer, if it still waits.
-    pub fn cancel(&mut self, port: u32, id: u64, ports: &mut Ports) {
+    pub fn cancel(&mut self, (port, id): (u32, u64), given_up: bool, ports: &mut Ports) {
+        if given_up && let Some(number) = ports.take_taken(port, id) {
+            return self.returning.push((port, number));
+        }
         self.time_out(|of, number, _, _| (of, number) == (port, id), ports);
     }
 
@@ -527,7 +539,8 @@ impl Queue {
         let waits = waits.chain(self.sends.iter().map(|of| of.port));
         let mut lost: Vec<u32> = waits.filter(|&port| ports.is_lost(port)).collect();
         lost.sort_unstable();
-        if !lost.is_empty() {
+        self.returning.retain(|&(port, _)| !ports.is_lost(port));
+        if !lost.is_empty() || self.closed {
             let is_over =
                 |port: u32, _, _, went_on: bool| !went_on && lost.binary_search(&port).is_ok();
             self.end_where(Status::Gone, is_over, ports);
@@ -576,7 +589,7 @@ impl Queue {
         // Polls are looked at anew: some may hold now, or still.
         let mut polls = std::mem::take(&mut self.polls);
         // Gets that wait for a message that is here have it yet.
-        let mut gets = match self.messages.is_empty() {
+        let mut gets = match self.is_drained() {
             true => VecDeque::new(),
             false => std::mem::take(&mut self.gets),
         };
@@ -621,7 +634,7 @@ impl Queue {
         (kept.ports, kept.most_ports) = (0, 0);
         kept.kept = kept.messages.len() as u64;
         // Those that came since; what else waited was ended, and is refused now.
-        kept.polls.clear();
+        (kept.polls, kept.returning) = Default::default();
         kept.count_arrived(|_| 0);
         kept
     }
@@ -642,6 +655,7 @@ impl Queue {
             message.receipt.take_if(|of| of.port == port);
         }
         let over = |of, _, _, went_on: bool| of == port && !went_on;
+        self.returning.retain(|&(of, _)| of != port);
         self.end_where(Status::Closed, over, ports);
         lost
     }
@@ -657,6 +671,7 @@ impl Queue {
             return Ok(());
         }
         let number = message.about.number;
+        self.returning.retain(|&(_, of)| of != number);
         let at = self.messages.partition_point(|of| of.about.number < number);
         let is_here = (self.messages.get(at)).is_some_and(|of| of.about.number == number);
         // Those that came back by ports which are closed by now are still here, above the limit.
@@ -678,7 +693,7 @@ impl Queue {
     pub fn drop_messages(&mut self, ports: &mut Ports) -> usize {
         self.forget_receipts(ports);
         let messages = std::mem::take(&mut self.messages);
-        self.bytes = 0;
+        (self.bytes, self.returning) = (0, Vec::new());
         self.settle(ports);
         messages.len()
     }

@@ -26,8 +26,8 @@ enum Event {
     Send(u32, Return, u64, usize),
     Get(u32, Take, u64),
     Poll(u32, Poll, u64),
-    /// The request so many back, of the same port.
-    Cancel(u32, u64),
+    /// The request so many back, of the same port; whether it is given up.
+    Cancel(u32, u64, bool),
     /// The last message that the port has got.
     GiveBack(u32),
     Want(u32),
@@ -53,7 +53,7 @@ fn event() -> impl Strategy<Value = Event> {
         12 => (port.clone(), when, timeout(), 0usize..41).prop_map(|(a, b, c, d)| Event::Send(a, b, c, d)),
         10 => (port.clone(), take(), timeout()).prop_map(|(a, b, c)| Event::Get(a, b, c)),
         6 => (port.clone(), poll, timeout()).prop_map(|(a, b, c)| Event::Poll(a, b, c)),
-        3 => (port.clone(), 0u64..4).prop_map(|(a, b)| Event::Cancel(a, b)),
+        4 => (port.clone(), 0u64..4, any::<bool>()).prop_map(|(a, b, c)| Event::Cancel(a, b, c)),
         2 => port.clone().prop_map(Event::GiveBack),
         2 => port.clone().prop_map(Event::Want),
         4 => (0u64..20).prop_map(Event::Pass),
@@ -95,6 +95,9 @@ struct Model {
     messages: Vec<(u64, usize, Receipt)>,
     deposited: u64,
     waiting: Vec<Asked>,
+    /// Messages by which gets were answered: rank, request, number; and those that come back.
+    taken: Vec<(u32, u64, u64)>,
+    returning: Vec<(u32, u64)>,
     told: Vec<Told>,
     ended: [Ended; RANKS as usize],
 }
@@ -180,17 +183,28 @@ impl Model {
                     if let Some((rank, id, _)) = receipt {
                         self.told.push((rank, id, Status::Done, 0));
                     }
+                    if take != Take::Pop {
+                        let is_its = |(of, ..): &(u32, u64, u64)| *of == asked.rank;
+                        let all = self.taken.iter().filter(|taken| is_its(taken)).count();
+                        if all >= LIMITS.window_messages as usize {
+                            let first = self.taken.iter().position(is_its);
+                            first.map(|at| self.taken.remove(at));
+                        }
+                        self.taken.push((asked.rank, asked.id, number));
+                    }
                 }
                 self.end(&asked, Status::Done, number);
             }
-            Wish::Take(_) if self.closed => self.end(&asked, Status::Closed, 0),
+            Wish::Take(_) if self.closed && self.returning.is_empty() => {
+                self.end(&asked, Status::Closed, 0)
+            }
             Wish::Poll(poll) => {
                 let room = self.has_room(1) && !sends && !self.closed;
                 let holds = match poll {
                     Poll::In => size > 0,
                     Poll::Out => room,
                     Poll::InOrOut => size > 0 || room,
-                    Poll::Empty => size == 0 && !sends,
+                    Poll::Empty => size == 0 && self.returning.is_empty() && !sends,
                     Poll::Full => !room && !self.closed,
                     Poll::Closed => self.closed,
                     Poll::Size | Poll::Capacity | Poll::Receivers => true,
@@ -198,7 +212,7 @@ impl Model {
                 };
                 let never = self.closed
                     && match poll {
-                        Poll::In | Poll::InOrOut => size == 0,
+                        Poll::In | Poll::InOrOut => size == 0 && self.returning.is_empty(),
                         Poll::Out | Poll::Full => true,
                         _ => false,
                     };
@@ -402,11 +416,16 @@ impl Both {
                 model.ask(rank, id, wish, timeout_ns);
                 self.take(rank, request, 0);
             }
-            Event::Cancel(rank, back) => {
+            Event::Cancel(rank, back, given_up) => {
                 let id = id.saturating_sub(back);
-                model.time_out(|of, number, _| (of, number) == (rank, id));
+                let is_it = |&(of, number, _): &(u32, u64, u64)| (of, number) == (rank, id);
+                let taken = model.taken.iter().position(is_it).filter(|_| given_up);
+                match taken.map(|at| model.taken.remove(at)) {
+                    Some((_, _, number)) => model.returning.push((rank, number)),
+                    None => model.time_out(|of, number, _| (of, number) == (rank, id)),
+                }
                 let port = port_of(rank);
-                self.take(rank, Request::Cancel { port, id }, 0);
+                self.take(rank, Request::Cancel { port, id, given_up }, 0);
             }
             Event::GiveBack(rank) => {
                 let Some(About {
@@ -419,6 +438,7 @@ impl Both {
                 };
                 let at = model.messages.partition_point(|(of, ..)| *of < number);
                 model.messages.insert(at, (number, 5, None));
+                model.returning.retain(|&(_, of)| of != number);
                 model.settle();
                 let port = port_of(rank);
                 self.take(
@@ -467,6 +487,8 @@ impl Both {
                 receipts.for_each(|(_, _, receipt)| {
                     receipt.take_if(|(of, ..)| *of == rank);
                 });
+                model.taken.retain(|(of, ..)| *of != rank);
+                model.returning.retain(|(of, _)| *of != rank);
                 model.ended[rank as usize] = Ended::default();
                 self.credit[rank as usize] = Ended::default();
                 self.got[rank as usize].clear();

@@ -38,6 +38,38 @@ fn a_get_that_is_taken_back_leaves_its_message_in_its_place() {
     on_both!(1, |_| 0, taken_back);
 }
 
+/// A channel that is closed is not said to be so while a message comes back to it.
+fn taken_back_behind_the_end<S: Seat>(
+    job: &over::Job<S>,
+    channels: &over::Channels<S>,
+) -> Result<()> {
+    for _ in 0..20 {
+        let channel = shared(job, channels, 0, ChannelLimits::default())?;
+        if job.rank().0 == 1 {
+            channel.send(7, b"x", Return::WhenDeposited, Timeout::Never)?;
+        }
+        job.barrier()?;
+        if job.rank().0 == 0 {
+            channel.close()?;
+        }
+        job.barrier()?;
+        if job.rank().0 == 1 {
+            drop(channel.start_get(Timeout::Never)?);
+            assert_eq!(channel.get(Timeout::Never)?.kind, 7);
+            let closed = channel.get(Timeout::Never);
+            assert!(matches!(closed, Err(Error::ChannelClosed { .. })));
+        }
+        job.barrier()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_message_that_comes_back_is_had_before_the_end_is_told() {
+    on_both!(2, |_| 0, taken_back_behind_the_end);
+    on_both!(2, |rank| rank, taken_back_behind_the_end);
+}
+
 /// A port is dropped before it can hear that its sends have failed.
 fn dropped_with_failures<S: Seat>(job: &over::Job<S>, channels: &over::Channels<S>) -> Result<()> {
     let limits = ChannelLimits {

@@ -219,7 +219,14 @@ impl Both {
                     Status::TimedOut,
                 );
                 let port = ports[rank as usize];
-                self.take(rank, Request::Cancel { port, id });
+                self.take(
+                    rank,
+                    Request::Cancel {
+                        port,
+                        id,
+                        given_up: false,
+                    },
+                );
             }
             Event::GiveBack(rank) if kind == ChannelKind::Semaphore => {
                 model.value = MOST.min(model.value + 1);

@@ -104,7 +104,16 @@ impl Asker {
             Step::Cancel => {
                 if let Some(&(rank, id, _)) = self.gets.first() {
                     let port = port_of(rank);
-                    self.ask(rank, Request::Cancel { port, id }, 0).unwrap();
+                    self.ask(
+                        rank,
+                        Request::Cancel {
+                            port,
+                            id,
+                            given_up: false,
+                        },
+                        0,
+                    )
+                    .unwrap();
                 }
             }
             Step::Reopen(rank) if !self.closed => {

@@ -127,7 +127,11 @@ fn messages_are_not_for_who_is_lost_and_what_it_had_sent_comes() {
     // What it asks for late counts for nothing, and what it sends late comes.
     asked.get(LOST);
     asked.send(LOST, b"late");
-    asked.ask(LOST, b"", |port, id| Request::Cancel { port, id });
+    asked.ask(LOST, b"", |port, id| Request::Cancel {
+        port,
+        id,
+        given_up: false,
+    });
     let late = asked.get(2);
     assert_eq!(
         asked.answers(),
