@@ -2518,7 +2518,9 @@ trihop_status_t trihop_channel_send_buffer(const struct trihop_channel_t *channe
 // back by `trihop_received_free`.
 //
 // Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where there is none, and with
-// `TRIHOP_ERR_CLOSED` once the channel is closed and empty.
+// `TRIHOP_ERR_CLOSED` once the channel is closed and empty. Where as many calls of the port wait
+// as its window has places, it is `TRIHOP_ERR_WOULD_BLOCK` at once, whatever `timeout_ns` says; an
+// event that is armed has a place, too.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_get(const struct trihop_channel_t *channel,
                                    int64_t timeout_ns,
@@ -2597,7 +2599,8 @@ trihop_status_t trihop_channel_free(struct trihop_channel_t *channel);
 //
 // Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, with
 // nothing done, with `TRIHOP_ERR_CLOSED` where it never will, with `TRIHOP_ERR_BROKEN` of a barrier
-// that is, and with `TRIHOP_ERR_MISUSE` for what channels of this kind do not know.
+// that is, and with `TRIHOP_ERR_MISUSE` for what channels of this kind do not know. Where the
+// port's window is full it is `TRIHOP_ERR_WOULD_BLOCK` at once, as `trihop_channel_get` is.
 // Threads: as `trihop_channel_t`.
 trihop_status_t trihop_channel_poll(const struct trihop_channel_t *channel,
                                     int32_t what,

@@ -107,7 +107,13 @@ assert guest.barrier(1).poll("arrive") == 0
 raised(trihop.Misuse, lambda: lock.send(b""))
 raised(trihop.Config, lambda: guest.semaphore(3, most=2))
 
-waits = threading.Thread(target=tasks.get)
+def get():
+    while True:
+        try:
+            return tasks.get()
+        except trihop.Misuse as error: # the other thread was at it
+            assert "another thread" in str(error)
+waits = threading.Thread(target=get)
 waits.start()
 other = guest.attach("{tasks}")
 while True:

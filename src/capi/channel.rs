@@ -472,7 +472,9 @@ pub(super) unsafe fn giving<R>(
 /// back by `trihop_received_free`.
 ///
 /// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where there is none, and with
-/// `TRIHOP_ERR_CLOSED` once the channel is closed and empty.
+/// `TRIHOP_ERR_CLOSED` once the channel is closed and empty. Where as many calls of the port wait
+/// as its window has places, it is `TRIHOP_ERR_WOULD_BLOCK` at once, whatever `timeout_ns` says; an
+/// event that is armed has a place, too.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_get(

@@ -104,7 +104,8 @@ pub(super) fn parse_poll(what: i32) -> Result<Poll, Failure> {
 ///
 /// Fails with `TRIHOP_ERR_WOULD_BLOCK` and `TRIHOP_ERR_TIMED_OUT` where it does not hold, with
 /// nothing done, with `TRIHOP_ERR_CLOSED` where it never will, with `TRIHOP_ERR_BROKEN` of a barrier
-/// that is, and with `TRIHOP_ERR_MISUSE` for what channels of this kind do not know.
+/// that is, and with `TRIHOP_ERR_MISUSE` for what channels of this kind do not know. Where the
+/// port's window is full it is `TRIHOP_ERR_WOULD_BLOCK` at once, as `trihop_channel_get` is.
 /// Threads: as `trihop_channel_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trihop_channel_poll(
