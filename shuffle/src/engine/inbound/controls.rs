@@ -49,8 +49,8 @@ impl Links {
                 || incoming.controls.must_send();
             // A stopped peer may keep what was sent to it: not all that others need.
             let presses = || {
-                let has_room = 2 * pool.free_slots() > pool.slots();
-                remote.is_overdue(now_ns) && has_room && incoming.controls.may_press()
+                let has_room = || 2 * pool.free_slots() > pool.slots();
+                remote.is_overdue(now_ns) && has_room() && incoming.controls.may_press()
             };
             if !(due && incoming.controls.may_send() || presses()) {
                 continue;
