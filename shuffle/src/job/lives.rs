@@ -141,7 +141,8 @@ impl Lives {
         if self.process != std::process::id() || self.board.is_over() {
             return;
         }
-        if !thread::panicking() && !self.is_relay && !self.board.has_news() {
+        let is_first = self.has_started && !self.board.has_news();
+        if is_first && !thread::panicking() && !self.is_relay {
             tracing::warn!(%rank, "the job is left without a shutdown");
             notice::unless_logged(format_args!(
                 "rank {rank} leaves the job without shutting it down: what it has sent since the last \
